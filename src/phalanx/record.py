@@ -39,7 +39,7 @@ class Record:
 
         def __init_subclass__(cls, **options):
             super().__init_subclass__(**options)
-            own = cls.__dict__.get("__annotations__", ())
+            own = cls.__dict__.get("__annotations__", ())  # noqa: RUF063 (no inspect here)
             inherited = cls._fields
             cls._fields = inherited + tuple(
                 name

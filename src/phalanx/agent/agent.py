@@ -1,0 +1,375 @@
+"""The agent of one node: the shell around the member machine.
+
+It waits for the fork server's reports, for signals and for the next instant that matters, turns
+each into an event, and carries out the effects that come back. It decides nothing and waits for
+nothing else. With one node the coordinator runs in the same process: what the member tells it, and
+what it answers, pass through one queue.
+
+There is no network on one node, so this needs no asyncio: a poll over two descriptors does, and
+saves its import (50 ms, 10 MiB). What a loop has to call are the `on_*` methods.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections import deque
+
+from phalanx.agent.server_process import start_fork_server
+from phalanx.errors import ExitCode, InternalError, StartError
+from phalanx.job import ExitStatus
+from phalanx.record import Record
+from phalanx.rendezvous.coordinator import Coordinator, Limits
+from phalanx.rendezvous.effects import (
+    AnnounceRestart,
+    Assignment,
+    CoordinatorEffect,
+    Outcome,
+)
+from phalanx.rendezvous.events import CoordinatorEvent, StoreOffer
+from phalanx.rendezvous.member import (
+    ClearTree,
+    ForkServerLost,
+    ForkServerReady,
+    GroupCleared,
+    KillGroup,
+    Leave,
+    Member,
+    MemberEffect,
+    MemberEvent,
+    SignalArrived,
+    StartGroup,
+    StopGroup,
+    StoreLost,
+    Tell,
+    TreeCleared,
+    WorkerEnded,
+)
+from phalanx.report.words import restart_line
+from phalanx.workers.command import worker_argv
+from phalanx.workers.environment import worker_environment
+from phalanx.workers.messages import (
+    GroupGone,
+    Kill,
+    Message,
+    Ping,
+    Pong,
+    Ready,
+    ServiceLost,
+    SignalAll,
+    Start,
+    Stop,
+    StopTimedOut,
+    StoreRefused,
+    WorkerExited,
+    WorkerStarted,
+)
+from phalanx.workers.process import (
+    StartState,
+    adopt_orphans,
+    boottime,
+    children,
+    kill_children,
+    signal_child,
+    unblock_signals,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from phalanx.agent.log_paths import LogPaths
+    from phalanx.job import JobSpec
+
+__all__ = ["Agent"]
+
+#: The fork server is pinged this often; so many unanswered turns in a row and it is lost. Turns
+#: are counted, not seconds: after a pause of our own one turn has passed, not all of them.
+PING_INTERVAL_S = 1.0
+PINGS_UNANSWERED = 5
+#: How long the fork server may take to leave, and killed processes to go.
+LEAVE_TIMEOUT_S = 2.0
+CLEAR_TIMEOUT_S = 10.0
+
+
+class _ForCoordinator(Record):
+    event: CoordinatorEvent
+
+
+class _ForMember(Record):
+    event: MemberEvent | CoordinatorEffect
+
+
+class Agent:
+    """One node's agent. `run` returns the outcome of the job."""
+
+    def __init__(self, spec: JobSpec, paths: LogPaths, say: Callable[[str], None]) -> None:
+        self._spec = spec
+        self._paths = paths
+        self._say = say
+        self._member = Member(os.urandom(8).hex(), os.uname().nodename, spec)
+        self._coordinator = Coordinator(Limits(spec.min_nodes, spec.max_nodes, spec.max_restarts))
+        self._queue: deque[_ForCoordinator | _ForMember] = deque()
+        self._outcome: Outcome | None = None
+        self._pings_unanswered = 0
+        self._next_ping_at = 0.0
+        #: Until when children are being cleared after the loss of the fork server.
+        self._clearing_until: float | None = None
+        #: Children that were ours before we started any; not to be touched.
+        self._foreign: set[int] = set()
+        self._round = -1
+
+    def run(self) -> Outcome:
+        """Run the job to its end. Raises StartError if a port or a process is refused."""
+        start_state = StartState()
+        self._settle(start_state)
+        try:
+            self._link, self._server_pid = start_fork_server(self._spec.store, start_state)
+        except OSError as error:
+            raise StartError(
+                f"the fork server cannot be started: {error.strerror}",
+                "a process limit may be reached: see `ulimit -u`",
+                exit_code=ExitCode.SYSTEM,
+            ) from None
+        self._poll.register(self._link.fileno(), select.POLLIN)
+        self._next_ping_at = boottime() + PING_INTERVAL_S
+        while self._outcome is None:
+            self._turn()
+        self._end_fork_server()
+        return self._outcome
+
+    def _settle(self, start_state: StartState) -> None:
+        """Handlers first (PID 1 has no defaults), then be the one who gets the orphans."""
+        wakeup_fd, write_end = os.pipe()
+        os.set_blocking(wakeup_fd, False)
+        os.set_blocking(write_end, False)
+        self._wakeup_fd = wakeup_fd
+        handled = {getattr(signal, name) for name in self._spec.signals_to_handle}
+        if signal.SIGHUP in start_state.ignored:
+            handled.discard(signal.SIGHUP)  # nohup: its wish is kept
+        for signum in handled | {signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD}:
+            signal.signal(signum, lambda _signum, _frame: None)
+        self._stop_signals = handled
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        unblock_signals()
+        adopt_orphans()
+        self._foreign = set(children(os.getpid()))
+        self._poll = select.poll()
+        self._poll.register(wakeup_fd, select.POLLIN)
+
+    # The loop
+
+    def _turn(self) -> None:
+        now = boottime()
+        due_at = self._clearing_until if self._clearing_until is not None else self._next_ping_at
+        for fd, _events in self._poll.poll(max(0.0, (due_at - now) * 1000 + 1)):
+            if fd == self._wakeup_fd:
+                self.on_signals(os.read(fd, 4096))
+            else:
+                self.on_link()
+        self.on_time(boottime())
+        if self._clearing_until is None:
+            wanted = select.POLLIN | (select.POLLOUT if self._link.wants_write else 0)
+            self._poll.modify(self._link.fileno(), wanted)
+
+    def on_signals(self, signums: bytes) -> None:
+        """Signals have arrived, in this order; a handler did nothing but write their numbers."""
+        for signum in signums:
+            if signum in self._stop_signals:
+                self._tell_member(SignalArrived(signum))
+            elif signum == signal.SIGCHLD:
+                self._reap()
+            elif signum in (signal.SIGUSR1, signal.SIGUSR2):
+                self._link.send(SignalAll(self._round, signum))
+        self._pump()
+
+    def on_link(self) -> None:
+        """The fork server has said something, or is gone."""
+        if self._clearing_until is not None:
+            return
+        self._link.flush()
+        messages, there = self._link.receive()
+        for message in messages:
+            self._on_report(message)
+        if not there:
+            self._tell_member(ForkServerLost(f"the fork server (pid {self._server_pid}) is gone"))
+        self._pump()
+
+    def on_time(self, now: float) -> None:
+        """Some time has passed."""
+        if self._clearing_until is not None:
+            if now >= self._clearing_until:
+                self._cleared()
+        elif now >= self._next_ping_at:
+            self._next_ping_at = now + PING_INTERVAL_S
+            self._pings_unanswered += 1
+            if self._pings_unanswered > PINGS_UNANSWERED:
+                reason = f"the fork server (pid {self._server_pid}) does not answer"
+                self._tell_member(ForkServerLost(reason))
+            else:
+                self._link.send(Ping(self._pings_unanswered))
+        self._pump()
+
+    # Events in
+
+    def _on_report(self, message: Message) -> None:
+        match message:
+            case Ready(store_port):
+                self._tell_member(ForkServerReady(self._offer(store_port)))
+            case StoreRefused(port, errno):
+                self._end_fork_server()
+                raise StartError(
+                    f"port {port} cannot be used: {os.strerror(errno)}",
+                    "name another one with --master-port, or none to have a free one chosen",
+                    exit_code=ExitCode.UNAVAILABLE,
+                )
+            case WorkerExited():
+                self._tell_member(
+                    WorkerEnded(
+                        message.round, message.local_rank, message.pid, message.status, message.at
+                    )
+                )
+            case GroupGone(round, store_port, stuck):
+                self._tell_member(GroupCleared(round, self._offer(store_port), stuck))
+            case StopTimedOut(_, local_ranks, helpers):
+                self._say(_timed_out(local_ranks, helpers))
+            case ServiceLost(round, _, code, signum, errno):
+                status = ExitStatus(code, signum, errno=errno)
+                self._tell_member(StoreLost(round, status))
+            case Pong():
+                self._pings_unanswered = 0
+            case WorkerStarted():
+                pass
+            case _:
+                raise InternalError(f"the fork server said {message!r}")
+
+    def _offer(self, store_port: int) -> StoreOffer:
+        return StoreOffer(self._spec.store.host, store_port)
+
+    def _tell_member(self, event: MemberEvent) -> None:
+        self._queue.append(_ForMember(event))
+
+    def _pump(self) -> None:
+        """Let the machines take in what has happened, until there is nothing left to take in."""
+        while self._queue:
+            now = boottime()
+            match self._queue.popleft():
+                case _ForMember(event):
+                    for effect in self._member.handle(event, now):
+                        self._carry_out(effect)
+                case _ForCoordinator(event):
+                    for wish in self._coordinator.handle(event, now):
+                        if isinstance(wish, AnnounceRestart):
+                            self._say(
+                                restart_line(wish.cause, wish.restart_count, wish.max_restarts)
+                            )
+                        else:
+                            self._queue.append(_ForMember(wish))
+
+    # Effects out
+
+    def _carry_out(self, effect: MemberEffect) -> None:
+        match effect:
+            case StartGroup(assignment):
+                self._start(assignment)
+            case StopGroup(round, signum, timeout_s):
+                self._link.send(Stop(round, signum, timeout_s))
+            case KillGroup(round):
+                self._link.send(Kill(round))
+            case ClearTree():
+                self._clear_tree()
+            case Tell(event):
+                self._queue.append(_ForCoordinator(event))
+            case Leave(outcome):
+                self._outcome = outcome
+
+    def _start(self, assignment: Assignment) -> None:
+        spec = self._spec
+        self._round = assignment.round
+        try:
+            error_files = self._paths.start_attempt(
+                assignment.restart_count, assignment.round, spec.local_world_size
+            )
+        except OSError as error:
+            self._say(f"no error files in this round: {error}")
+            error_files = [""] * spec.local_world_size
+        workers = tuple(
+            (
+                local_rank,
+                worker_argv(spec.command, local_rank),
+                worker_environment(
+                    spec,
+                    assignment,
+                    local_rank,
+                    error_file=error_files[local_rank],
+                    inherited=os.environ,
+                ),
+            )
+            for local_rank in range(spec.local_world_size)
+        )
+        whole_group = spec.stop_signal_to.value == "group"
+        leftover_timeout_s = 30.0 if spec.shutdown_timeout_s is None else spec.shutdown_timeout_s
+        self._link.send(Start(assignment.round, workers, whole_group, leftover_timeout_s))
+
+    # Children
+
+    def _reap(self) -> None:
+        """Reap all that is dead: the fork server, orphans that came to us, PID 1's strays."""
+        while True:
+            try:
+                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
+            except ChildProcessError:
+                break
+            if dead is None:
+                break
+            self._foreign.discard(dead.si_pid)
+        if self._clearing_until is not None:
+            kill_children(self._foreign)
+            if self._all_gone():
+                self._cleared()
+
+    def _clear_tree(self) -> None:
+        """Without its fork server nothing of the job may live: kill until nothing is left."""
+        self._poll.unregister(self._link.fileno())
+        self._link.close()
+        self._clearing_until = boottime() + CLEAR_TIMEOUT_S
+        kill_children(self._foreign)
+        self._reap()
+
+    def _all_gone(self) -> bool:
+        return set(children(os.getpid())) <= self._foreign
+
+    def _cleared(self) -> None:
+        self._clearing_until = float("inf")
+        self._tell_member(TreeCleared())
+        self._pump()
+
+    def _end_fork_server(self) -> None:
+        """Closing the link is its order to leave. It has nothing left to do, so it is quick."""
+        if self._clearing_until is not None:
+            return
+        self._link.close()
+        try:
+            handle = os.pidfd_open(self._server_pid)
+        except ProcessLookupError:
+            return  # gone, and reaped already
+        waiting = select.poll()
+        waiting.register(handle, select.POLLIN)
+        if not waiting.poll(LEAVE_TIMEOUT_S * 1000):
+            signal_child(self._server_pid, signal.SIGKILL)
+        os.close(handle)
+        try:
+            os.waitpid(self._server_pid, 0)
+        except ChildProcessError:
+            pass
+
+
+def _timed_out(local_ranks: tuple[int, ...], helpers: int) -> str:
+    parts = []
+    if local_ranks:
+        listed = ", ".join(map(str, local_ranks))
+        parts.append(f"local rank{'s' if len(local_ranks) > 1 else ''} {listed}")
+    if helpers:
+        parts.append(f"{helpers} helper process{'es' if helpers > 1 else ''}")
+    return f"killed at the end of the shutdown timeout: {' and '.join(parts) or 'nothing'}"

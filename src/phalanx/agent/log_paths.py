@@ -1,0 +1,96 @@
+"""Where a job's files lie: torchrun's layout, one object that knows every path.
+
+    <log dir>/<run id>_<8 random>/attempt_<restart count>/<local rank>/error.json
+
+A further round with the same restart count goes to `attempt_<n>_round_<k>`: nothing is wiped.
+Without `--log-dir` the log directory is a temporary one of ours, which `clean_up` removes.
+"""
+
+from __future__ import annotations
+
+import os
+
+from phalanx.errors import ExitCode, StartError
+
+__all__ = ["LogPaths"]
+
+
+class LogPaths:
+    """Directories of one job on this node, made as they are needed."""
+
+    def __init__(self, job_dir: str | None, temporary_dir: str | None) -> None:
+        #: None with `--log-dir /dev/null`: no files at all.
+        self.job_dir = job_dir
+        self._temporary_dir = temporary_dir
+        self._attempts: set[str] = set()
+
+    @classmethod
+    def create(cls, log_dir: str | None, run_id: str, temporary_root: str) -> LogPaths:
+        """Make the job's directory, or raise StartError."""
+        if log_dir == os.devnull:
+            return cls(None, None)
+        temporary_dir = None
+        try:
+            if log_dir is None:
+                log_dir = temporary_dir = _fresh_dir(temporary_root, "phalanx_")
+            else:
+                log_dir = os.path.abspath(log_dir)
+                os.makedirs(log_dir, exist_ok=True)
+            name = run_id.replace(os.sep, "_").lstrip(".") or "job"
+            return cls(_fresh_dir(log_dir, name[:200] + "_"), temporary_dir)
+        except OSError as error:
+            where = f"log directory {log_dir}" if log_dir else f"directory in {temporary_root}"
+            raise StartError(
+                f"the {where} cannot be created or written: {error.strerror}",
+                "choose another one with --log-dir",
+                exit_code=ExitCode.CANNOT_CREATE,
+            ) from None
+
+    def start_attempt(self, restart_count: int, round_: int, local_world_size: int) -> list[str]:
+        """Make the directories of one round; the error file of each local rank, "" for none.
+
+        Raises OSError.
+        """
+        if self.job_dir is None:
+            return [""] * local_world_size
+        attempt = f"attempt_{restart_count}"
+        if attempt in self._attempts:
+            attempt += f"_round_{round_}"
+        self._attempts.add(attempt)
+        base = os.path.join(self.job_dir, attempt)
+        os.mkdir(base)
+        files = []
+        for local_rank in range(local_world_size):
+            folder = os.path.join(base, str(local_rank))
+            os.mkdir(folder)
+            files.append(os.path.join(folder, "error.json"))
+        return files
+
+    def clean_up(self) -> None:
+        """Remove the temporary directory, if that is what it is. Never raises."""
+        if self._temporary_dir is not None:
+            _remove(self._temporary_dir)
+
+
+def _fresh_dir(parent: str, prefix: str) -> str:
+    while True:
+        path = os.path.join(parent, prefix + os.urandom(4).hex())
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            continue
+        return path
+
+
+def _remove(path: str) -> None:
+    """Remove a directory of ours with all in it, following no links."""
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    _remove(entry.path)
+                else:
+                    os.unlink(entry.path)
+        os.rmdir(path)
+    except OSError:
+        pass  # somebody else's file in it, or gone already: not worth a word

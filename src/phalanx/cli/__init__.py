@@ -1,0 +1,1 @@
+"""From a command line to a `JobSpec`, and what phalanx says to people."""

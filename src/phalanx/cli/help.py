@@ -1,0 +1,78 @@
+"""What `--help` prints, and the reference page of options: both from the table of options."""
+
+from __future__ import annotations
+
+from phalanx.cli.options import GROUPS, OPTIONS, Option
+
+__all__ = ["help_text", "options_page"]
+
+_USAGE = """\
+usage: phalanx [options] script [script arguments ...]
+
+Start a program as a group of ranked worker processes, give each the environment that
+torch.distributed needs, and keep the group whole. Takes torchrun's command lines.
+
+  phalanx --nproc-per-node=4 train.py --lr 0.1      4 workers on this machine
+  phalanx --nproc-per-node=4 --max-restarts=3 train.py
+  phalanx --nproc-per-node=2 -m package.train       like python -m
+"""
+
+_FOOT = """\
+Options may be abbreviated and written with underscores. A default can be set by a variable:
+PET_NPROC_PER_NODE for --nproc-per-node, and so on. What follows the script is the script's.
+Differences from torchrun: docs/differences.md. Exit codes: docs/reference/exit-codes.md.
+"""
+
+
+def help_text(width: int = 100) -> str:
+    """The whole help, for a terminal `width` columns wide."""
+    from textwrap import fill
+
+    column = 30
+    parts = [_USAGE]
+    for group in GROUPS:
+        lines = [f"{group}:"]
+        for option in (row for row in OPTIONS if row.group == group):
+            head = "  " + _spelled(option)
+            text = option.help + _default(option)
+            indent = " " * column
+            body = fill(text, max(width, 60), initial_indent=indent, subsequent_indent=indent)
+            if len(head) < column - 1:
+                lines.append(head.ljust(column) + body[column:])
+            else:
+                lines += [head, body]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join([*parts, _FOOT])
+
+
+def options_page() -> str:
+    """`docs/reference/options.md`."""
+    rows = [
+        "# Options",
+        "",
+        "Generated from the table in `phalanx.cli.options` (`make docs`); do not edit.",
+        "",
+        "Order of precedence: command line, then variable, then default. Dashes and underscores",
+        "are the same; unambiguous abbreviations are accepted; the last occurrence wins; nothing",
+        "after the script is interpreted.",
+    ]
+    for group in GROUPS:
+        rows += ["", f"## {group}", "", "| option | variable | default | meaning |"]
+        rows.append("| --- | --- | --- | --- |")
+        for option in (row for row in OPTIONS if row.group == group):
+            variable = f"`{option.variable}`" if option.pet else ""
+            default = f"`{option.default}`" if option.default else ""
+            spelled = _spelled(option).replace("|", "\\|")
+            mark = " *(not in torchrun)*" if option.ours else ""
+            rows.append(f"| `{spelled}` | {variable} | {default} | {option.help}{mark} |")
+    return "\n".join(rows) + "\n"
+
+
+def _spelled(option: Option) -> str:
+    value = "|".join(option.choices) if option.choices else option.metavar
+    long = f"--{option.name}" + (f" {value}" if value else "")
+    return f"{option.short}, {long}" if option.short else long
+
+
+def _default(option: Option) -> str:
+    return f" (default: {option.default})" if option.default else ""

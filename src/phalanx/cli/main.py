@@ -1,0 +1,143 @@
+"""The command: parse, check, run, say how it ended. The only place that prints an error and exits.
+
+Order matters for speed: nothing is imported before it is needed, and what is wrong with the
+command line is found before anything is started.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from phalanx.errors import PhalanxError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+__all__ = ["main", "run"]
+
+
+def main() -> NoReturn:
+    """Entry point of the `phalanx` command. Leaves without the interpreter's own clean-up."""
+    code = 70
+    try:
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = 130  # before there was anything to stop
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 1
+    except BaseException:
+        import traceback
+
+        say("internal error; please report it with the lines below\n" + traceback.format_exc())
+    finally:
+        try:
+            sys.stdout.flush()
+        except (OSError, ValueError):
+            pass
+        os._exit(code)
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command line; its exit code. Prints what is wrong, and a hint."""
+    from phalanx.cli.parse import parse
+
+    try:
+        line = parse(words, os.environ)
+        if line.flag("help"):
+            return _print_help()
+        if line.flag("version"):
+            return _print_version()
+        return _launch(line)
+    except PhalanxError as error:
+        say(f"error: {error}")
+        if error.hint:
+            say(f"hint: {error.hint}")
+        return error.exit_code
+
+
+def say(text: str) -> None:
+    """One of our own lines, on stderr. A stderr that is gone loses it, and nothing else."""
+    try:
+        os.write(2, f"phalanx: {text}\n".encode(errors="replace"))
+    except OSError:
+        pass
+
+
+def _launch(line: CommandLine) -> int:
+    from phalanx.agent.agent import Agent
+    from phalanx.agent.log_paths import LogPaths
+    from phalanx.cli.spec import build
+    from phalanx.report.words import exit_code, final_lines
+    from phalanx.workers.command import check_command
+    from phalanx.workers.environment import check_virtual_devices
+
+    plan = build(
+        line,
+        os.environ,
+        executable=sys.executable,
+        count_workers=_count_workers,
+        fresh_id=_fresh_id,
+    )
+    check_command(plan.spec)
+    check_virtual_devices(plan.spec, os.environ)
+    paths = LogPaths.create(plan.spec.log_dir, plan.spec.run_id, _temporary_root())
+    for note in plan.notes:
+        say(note)
+    try:
+        outcome = Agent(plan.spec, paths, say).run()
+    except PhalanxError:
+        paths.clean_up()
+        raise
+    for text in final_lines(outcome):
+        say(text)
+    code = exit_code(outcome)
+    if code == 0:
+        paths.clean_up()
+    return code
+
+
+def _count_workers(word: str) -> int:
+    from phalanx.devices.count import count_workers
+
+    return count_workers(word)
+
+
+def _fresh_id() -> str:
+    """A run id in the form of a random UUID, as torchrun makes up; the uuid module costs 6 ms."""
+    octets = bytearray(os.urandom(16))
+    octets[6] = octets[6] & 0x0F | 0x40
+    octets[8] = octets[8] & 0x3F | 0x80
+    digits = octets.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _temporary_root() -> str:
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        if folder := os.environ.get(name):
+            return folder
+    return "/tmp"
+
+
+def _print_help() -> int:
+    from phalanx.cli.help import help_text
+
+    try:
+        width = os.get_terminal_size(1).columns
+    except OSError:
+        width = 100
+    print(help_text(min(width, 110)), end="")
+    return 0
+
+
+def _print_version() -> int:
+    from phalanx import __version__
+
+    print(f"phalanx {__version__}")
+    return 0
+
+
+if TYPE_CHECKING:
+    from phalanx.cli.parse import CommandLine

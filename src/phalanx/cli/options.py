@@ -1,0 +1,256 @@
+"""The table of options: one row is the flag, its `PET_*` variable, its help and its docs.
+
+The parser (`cli.parse`), `--help` (`cli.help`) and `docs/reference/options.md` all read it.
+Names, defaults and meanings are torchrun's (torch 2.13); options that torchrun does not have are
+marked `ours`, and never take part in deciding what an abbreviation means.
+"""
+
+from __future__ import annotations
+
+from phalanx.record import Record
+
+__all__ = ["GROUPS", "OPTIONS", "Option"]
+
+#: Headings of `--help`, in order.
+GROUPS = (
+    "Workers",
+    "Nodes and rendezvous",
+    "Restarts and stopping",
+    "Output",
+    "Devices",
+    "Accepted for torchrun's sake",
+    "Other",
+)
+
+
+class Option(Record):
+    """One option. `name` is the spelling with dashes, without the leading ones."""
+
+    name: str
+    group: str
+    help: str
+    #: Placeholder of the value; empty for a flag.
+    metavar: str = ""
+    #: Text that stands for "not given" in the docs and is what the setting then is; None: nothing.
+    default: str | None = None
+    choices: tuple[str, ...] = ()
+    short: str = ""
+    #: Read from PET_<NAME> when absent from the command line.
+    pet: bool = True
+    #: Not an option of torchrun.
+    ours: bool = False
+
+    @property
+    def is_flag(self) -> bool:
+        return not self.metavar
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that gives the default, e.g. PET_NPROC_PER_NODE."""
+        return "PET_" + self.name.upper().replace("-", "_")
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "nproc-per-node",
+        "Workers",
+        "workers on this node: a number, cpu (usable CPUs), gpu, xpu, or auto (accelerators if "
+        "there are any, else CPUs)",
+        metavar="N",
+        default="1",
+    ),
+    Option("module", "Workers", "run the script as a module, like python -m", short="-m"),
+    Option("no-python", "Workers", "run the script as a program of its own, not with Python"),
+    Option(
+        "run-path",
+        "Workers",
+        "run the script as __main__ inside a small program of ours that writes the error file "
+        "for it, as torch's @record does",
+    ),
+    Option(
+        "role", "Workers", "role of the workers; ranks count within it", "NAME", default="default"
+    ),
+    Option(
+        "nnodes",
+        "Nodes and rendezvous",
+        "number of nodes, or MIN:MAX for an elastic job (several nodes: not yet)",
+        metavar="N|MIN:MAX",
+        default="1:1",
+    ),
+    Option(
+        "node-rank", "Nodes and rendezvous", "rank of this node in a static job", "N", default="0"
+    ),
+    Option(
+        "rdzv-backend",
+        "Nodes and rendezvous",
+        "how nodes find each other: static, c10d, etcd, etcd-v2",
+        metavar="NAME",
+        default="static",
+    ),
+    Option(
+        "rdzv-endpoint",
+        "Nodes and rendezvous",
+        "where nodes meet; IPv6 addresses in brackets",
+        metavar="HOST[:PORT]",
+        default="",
+    ),
+    Option(
+        "rdzv-id",
+        "Nodes and rendezvous",
+        "run id, the same on all nodes of a job; ignored with --standalone",
+        metavar="ID",
+        default="none",
+    ),
+    Option(
+        "rdzv-conf",
+        "Nodes and rendezvous",
+        "more settings of the rendezvous; unknown keys are ignored with a line",
+        metavar="K=V,...",
+        default="",
+    ),
+    Option(
+        "standalone",
+        "Nodes and rendezvous",
+        "one node by itself: overrides --rdzv-backend, --rdzv-endpoint and --rdzv-id",
+    ),
+    Option(
+        "master-addr",
+        "Nodes and rendezvous",
+        "MASTER_ADDR of a static job without --rdzv-endpoint",
+        metavar="HOST",
+        default="127.0.0.1",
+    ),
+    Option(
+        "master-port",
+        "Nodes and rendezvous",
+        "MASTER_PORT, in every round, of a static job without --rdzv-endpoint; 0: a free one",
+        metavar="PORT",
+    ),
+    Option(
+        "local-addr",
+        "Nodes and rendezvous",
+        "address by which the other nodes reach this one",
+        metavar="HOST",
+    ),
+    Option(
+        "max-restarts",
+        "Restarts and stopping",
+        "how often the worker group may be restarted after a failure",
+        metavar="N",
+        default="0",
+    ),
+    Option(
+        "shutdown-timeout",
+        "Restarts and stopping",
+        "seconds between the stop signal and SIGKILL, whatever the reason of the stop; default: "
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30 (27 when stopping on a signal)",
+        metavar="SECONDS",
+    ),
+    Option(
+        "signals-to-handle",
+        "Restarts and stopping",
+        "signals to phalanx that stop the job",
+        metavar="NAMES",
+        default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+    ),
+    Option(
+        "stop-signal-to",
+        "Restarts and stopping",
+        "who gets the stop signal first: the worker itself (leader), so that it can save with "
+        "its data loaders alive, or its whole process group (group); default: leader, and group "
+        "with --no-python",
+        metavar="WHO",
+        choices=("leader", "group"),
+        pet=False,
+        ours=True,
+    ),
+    Option(
+        "log-dir",
+        "Output",
+        "keep error files (and later logs) below this directory; /dev/null: nowhere; default: a "
+        "temporary directory that is removed when all goes well",
+        metavar="DIR",
+    ),
+    Option(
+        "redirects",
+        "Output",
+        "streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:N,... (not "
+        "yet: output goes to the console)",
+        metavar="N|RANK:N,...",
+        default="0",
+        short="-r",
+    ),
+    Option(
+        "tee",
+        "Output",
+        "streams that go to files and to the console, as --redirects (not yet)",
+        metavar="N|RANK:N,...",
+        default="0",
+        short="-t",
+    ),
+    Option(
+        "local-ranks-filter",
+        "Output",
+        "show only these local ranks on the console (not yet)",
+        metavar="R,...",
+        default="",
+    ),
+    Option(
+        "duplicate-stdout-filters",
+        "Output",
+        "with --tee: copy stdout lines with any of these texts to a file (not yet)",
+        metavar="TEXT,...",
+        default="",
+    ),
+    Option(
+        "duplicate-stderr-filters",
+        "Output",
+        "with --tee: copy stderr lines with any of these texts to a file (not yet)",
+        metavar="TEXT,...",
+        default="",
+    ),
+    Option(
+        "virtual-local-rank",
+        "Devices",
+        "give each worker LOCAL_RANK=0 and one device in CUDA_VISIBLE_DEVICES",
+    ),
+    Option(
+        "numa-binding",
+        "Devices",
+        "bind each worker to the CPUs near its device (not yet: said in a line)",
+        metavar="MODE",
+        choices=("node", "socket", "exclusive", "core-complex"),
+        pet=False,
+    ),
+    Option(
+        "monitor-interval",
+        "Accepted for torchrun's sake",
+        "without effect: nothing is polled, deaths are noticed at once",
+        metavar="SECONDS",
+        default="0.1",
+    ),
+    Option(
+        "start-method",
+        "Accepted for torchrun's sake",
+        "without effect: workers are always started afresh",
+        metavar="METHOD",
+        default="spawn",
+        choices=("spawn", "fork", "forkserver"),
+    ),
+    Option(
+        "event-log-handler",
+        "Accepted for torchrun's sake",
+        "without effect",
+        metavar="NAME",
+        default="null",
+    ),
+    Option(
+        "logs-specs",
+        "Accepted for torchrun's sake",
+        "without effect unless it is not `default`, which is refused",
+        metavar="NAME",
+        pet=False,
+    ),
+    Option("help", "Other", "print this and leave", short="-h", pet=False),
+    Option("version", "Other", "print the version and leave", pet=False, ours=True),
+)

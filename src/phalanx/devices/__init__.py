@@ -1,0 +1,1 @@
+"""Accelerators and CPUs of this node."""

@@ -1,0 +1,102 @@
+"""The frozen description of one job, as one node sees it.
+
+A `JobSpec` is made once, from the command line and the `PET_*` variables (`cli.spec`), and
+validated there. Everything after that reads it and nothing changes it: no module of ours looks
+into the environment for a setting, or talks to another through one.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from phalanx.record import Record
+
+__all__ = ["Command", "CommandKind", "ExitStatus", "JobSpec", "StopSignalTo", "StoreAddress"]
+
+
+class CommandKind(Enum):
+    """What the word after the options is."""
+
+    SCRIPT = "script"  #: a file for `python -u FILE`
+    MODULE = "module"  #: a name for `python -u -m NAME`
+    PROGRAM = "program"  #: an executable, looked up on PATH (`--no-python`)
+    RUN_PATH = "run-path"  #: a file run as `__main__` by our own small program (`--run-path`)
+
+
+class StopSignalTo(Enum):
+    """Who gets the stop signal first (`--stop-signal-to`)."""
+
+    LEADER = "leader"  #: the worker itself; its helpers only when it is gone, or near the end
+    GROUP = "group"  #: the worker's whole process group, at once
+
+
+class Command(Record):
+    """What each worker runs. `args` are the user's, to the letter, `${local_rank}` unfilled."""
+
+    kind: CommandKind
+    target: str
+    args: tuple[str, ...] = ()
+    #: Interpreter of the workers: `$PYTHON_EXEC`, else the one that runs phalanx.
+    python: str = ""
+
+
+class StoreAddress(Record):
+    """Where the workers' key-value store is, when this node has rank 0."""
+
+    #: Byte for byte what workers get as MASTER_ADDR.
+    host: str
+    #: MASTER_PORT in every round if the user named one; None: a fresh port each round.
+    port: int | None
+    #: Listen on the loopback addresses only.
+    loopback: bool = True
+
+
+class JobSpec(Record):
+    """One job, on this node. All numbers are validated; all texts are as the user gave them."""
+
+    command: Command
+    #: Run id; goes into TORCHELASTIC_RUN_ID.
+    run_id: str
+    #: Workers on this node, at least 1.
+    local_world_size: int
+    store: StoreAddress
+    min_nodes: int = 1
+    max_nodes: int = 1
+    node_rank: int = 0
+    role: str = "default"
+    #: Restarts of the worker group in the whole life of the job, 0 or more.
+    max_restarts: int = 0
+    #: Directory the user chose with `--log-dir`; None: a temporary one; "/dev/null": none at all.
+    log_dir: str | None = None
+    #: `--shutdown-timeout`, or TORCH_ELASTIC_SHUTDOWN_TIMEOUT, in seconds; None: not given.
+    shutdown_timeout_s: float | None = None
+    stop_signal_to: StopSignalTo = StopSignalTo.LEADER
+    #: Signals that stop the job, in the user's order and spelling ("SIGTERM", ...).
+    signals_to_handle: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+    virtual_local_rank: bool = False
+
+
+class ExitStatus(Record):
+    """How a worker ended: exactly one of code, signal and could-not-start.
+
+    `code` 0..255 is what it exited with; `signal` the signal that ended it; `errno` says why it
+    never ran (then `code` and `signal` are None).
+    """
+
+    code: int | None = None
+    signal: int | None = None
+    core_dumped: bool = False
+    errno: int | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.code == 0
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell would report it: 128 + n for a signal, 126 or 127 for could-not-start."""
+        if self.code is not None:
+            return self.code
+        if self.signal is not None:
+            return 128 + self.signal
+        return 127 if self.errno == 2 else 126

@@ -1,0 +1,123 @@
+"""The listening sockets of the workers' store, round by round, and the door to its server.
+
+The fork server binds here, before the port is told to anyone, so that nobody can be told a port
+that is then taken, and forks the process that calls `serve`. On one node only loopback addresses
+are bound, both families on one port; else one dual-stack socket on all addresses.
+"""
+
+from __future__ import annotations
+
+import _socket as net  # socket.py adds 4 ms of enumerations and nothing that is used here
+import os
+from errno import EADDRINUSE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+__all__ = ["StoreService"]
+
+_BACKLOG = 4096
+#: How often a free port is looked for that is free in both families.
+_ATTEMPTS = 16
+
+
+class StoreService:
+    """Listening sockets for one store at a time. `port` is the bound one once `open` returned."""
+
+    def __init__(self, port: int | None, *, loopback: bool) -> None:
+        self._named = port is not None
+        self.port = port or 0
+        self._loopback = loopback
+        self._listeners: list[net.socket] = []
+
+    def open(self) -> None:
+        """Bind and listen on the named port, or a free one. Raises OSError (EADDRINUSE, ...)."""
+        self._listeners = _listen(self.port if self._named else 0, loopback=self._loopback)
+        self.port = self._listeners[0].getsockname()[1]
+
+    def filenos(self) -> list[int]:
+        return [listener.fileno() for listener in self._listeners]
+
+    def serve(self) -> NoReturn:
+        """In a process of its own: serve the store on these sockets until killed."""
+        from phalanx.net.store_server import serve
+
+        serve(self._listeners, say=_say)
+        os._exit(1)
+
+    def renew(self) -> None:
+        """Sockets for the next round, with nothing of the last one's clients in their queues.
+
+        A fresh port where the choice is ours. If none can be had, or a port is named, the same
+        sockets are kept, emptied of connections that nobody has accepted. Never raises.
+        """
+        if not self._named:
+            try:
+                fresh = _listen(0, loopback=self._loopback)
+            except OSError:
+                pass  # all ports taken just now: the old one is ours and will do
+            else:
+                for listener in self._listeners:
+                    listener.close()
+                self._listeners = fresh
+                self.port = fresh[0].getsockname()[1]
+                return
+        for listener in self._listeners:
+            _drain(listener)
+
+
+def _listen(port: int, *, loopback: bool) -> list[net.socket]:
+    if not loopback:
+        return [_listen_everywhere(port)]
+    for attempt in range(_ATTEMPTS):
+        first = _listener(net.AF_INET, "127.0.0.1", port)
+        try:
+            return [first, _listener(net.AF_INET6, "::1", first.getsockname()[1])]
+        except OSError as error:
+            if error.errno != EADDRINUSE:
+                return [first]  # this machine has no IPv6
+            first.close()
+            if port or attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _listen_everywhere(port: int) -> net.socket:
+    try:
+        return _listener(net.AF_INET6, "::", port)
+    except OSError as error:
+        if error.errno == EADDRINUSE:
+            raise
+        return _listener(net.AF_INET, "0.0.0.0", port)
+
+
+def _listener(family: int, host: str, port: int) -> net.socket:
+    sock = net.socket(family, net.SOCK_STREAM)
+    try:
+        if port:
+            # A port that the last job left seconds ago can be bound; one listened on cannot. Not
+            # for port 0: two sockets with this option may be given the same free port.
+            sock.setsockopt(net.SOL_SOCKET, net.SO_REUSEADDR, 1)
+        if family == net.AF_INET6:
+            sock.setsockopt(net.IPPROTO_IPV6, net.IPV6_V6ONLY, 1 if host == "::1" else 0)
+        sock.bind((host, port))
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _drain(listener: net.socket) -> None:
+    while True:
+        try:
+            fd, _peer = listener._accept()  # type: ignore[attr-defined]
+        except OSError:
+            return
+        os.close(fd)
+
+
+def _say(line: str) -> None:
+    os.write(2, f"phalanx: {line}\n".encode(errors="replace"))

@@ -1,0 +1,102 @@
+"""PURE: what the coordinator is told. All in the past tense; `node` is a node id.
+
+Ages are seconds between the happening and the telling, on the teller's clock: clocks of different
+nodes are never compared.
+"""
+
+from __future__ import annotations
+
+from phalanx.job import ExitStatus
+from phalanx.record import Record
+
+__all__ = [
+    "CoordinatorEvent",
+    "Failure",
+    "GroupGone",
+    "GroupSucceeded",
+    "NodeFailed",
+    "NodeJoined",
+    "StopRequested",
+    "StoreOffer",
+    "WorkerFailed",
+]
+
+
+class StoreOffer(Record):
+    """A key-value store that already listens, should this node get rank 0."""
+
+    host: str
+    port: int
+
+
+class Failure(Record):
+    """One worker's end that was not a success, or the loss of one of our own processes.
+
+    `local_rank` is None for our own; `what` then says which. `rank` is the rank in the world.
+    """
+
+    node: str
+    host: str
+    round: int
+    local_rank: int | None
+    rank: int | None
+    pid: int
+    status: ExitStatus
+    what: str = "worker"
+
+
+class NodeJoined(Record):
+    """A node is there, with nothing running, and can be part of a round."""
+
+    node: str
+    host: str
+    local_world_size: int
+    role: str
+    offer: StoreOffer
+
+
+class WorkerFailed(Record):
+    """A worker (or the store) of this round has ended, and not well."""
+
+    node: str
+    round: int
+    failure: Failure
+    age_s: float
+
+
+class GroupSucceeded(Record):
+    """All workers of the round on this node have exited 0. Helpers may still run."""
+
+    node: str
+    round: int
+
+
+class GroupGone(Record):
+    """Nothing of the round is left on this node. `offer` is for the next one.
+
+    `unfit`: processes that SIGKILL did not end, as (pid, kernel wait channel).
+    """
+
+    node: str
+    round: int
+    offer: StoreOffer
+    unfit: tuple[tuple[int, str], ...] = ()
+
+
+class NodeFailed(Record):
+    """This node can run nothing any more; `reason` is a sentence. Its workers are gone."""
+
+    node: str
+    reason: str
+
+
+class StopRequested(Record):
+    """Somebody asked the agent of this node to stop the job, by this signal."""
+
+    node: str
+    signum: int
+
+
+CoordinatorEvent = (
+    NodeJoined | WorkerFailed | GroupSucceeded | GroupGone | NodeFailed | StopRequested
+)

@@ -1,0 +1,297 @@
+"""PURE: the member: one node's half of the rendezvous.
+
+Theory of operation
+-------------------
+The member stands between the coordinator, which decides for the job, and the fork server, which
+starts and stops this node's workers. It turns reports into what the coordinator is told, and the
+coordinator's wishes into orders, and it knows what the local worker group is doing:
+
+    NONE ──StartRound──▶ RUNNING ──StopRound──▶ STOPPING
+     ▲                      │ all exited 0         │
+     │                      ▼                      │
+     │                  SUCCEEDED                  │
+     └──── GroupCleared ────┴──────────────────────┘
+
+A signal to the agent becomes a stop request; the second INT kills the local group at once. What
+the fork server reports of an older round changes nothing. If the fork server is lost, the agent
+clears what it leaves; only when that is done is the coordinator told that the node has failed, so
+that nobody starts anew beside workers that still live.
+
+Invariants: nothing is started while the group is not NONE · each round's end is told once · a
+worker's failure is told before the group's end.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from phalanx.job import ExitStatus, JobSpec
+from phalanx.record import Record
+from phalanx.rendezvous.effects import (
+    Assignment,
+    CloseJob,
+    CoordinatorEffect,
+    Outcome,
+    StartRound,
+    StopReason,
+    StopRound,
+)
+from phalanx.rendezvous.events import (
+    CoordinatorEvent,
+    Failure,
+    GroupGone,
+    GroupSucceeded,
+    NodeFailed,
+    NodeJoined,
+    StopRequested,
+    StoreOffer,
+    WorkerFailed,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "ClearTree",
+    "ForkServerLost",
+    "ForkServerReady",
+    "GroupCleared",
+    "GroupState",
+    "KillGroup",
+    "Leave",
+    "Member",
+    "MemberEffect",
+    "MemberEvent",
+    "SignalArrived",
+    "StartGroup",
+    "StopGroup",
+    "StoreLost",
+    "Tell",
+    "TreeCleared",
+    "WorkerEnded",
+]
+
+#: Grace of a stop when --shutdown-timeout is not given: after a failure as in torchrun, and on a
+#: signal a little less than the 30 s after which schedulers kill.
+GRACE_AFTER_FAILURE_S = 30.0
+GRACE_ON_SIGNAL_S = 27.0
+
+SIGINT = 2
+
+
+class GroupState(Enum):
+    NONE = "none"  #: nothing of any round is left here
+    RUNNING = "running"  #: workers run, or are being started
+    SUCCEEDED = "succeeded"  #: all exited 0, helpers may be left
+    STOPPING = "stopping"  #: a stop is out, or the group is dying of itself
+
+
+# Events, beside the coordinator's StartRound, StopRound and CloseJob
+
+
+class ForkServerReady(Record):
+    offer: StoreOffer
+
+
+class WorkerEnded(Record):
+    """A worker was reaped, or never ran. `at` is on this node's clock."""
+
+    round: int
+    local_rank: int
+    pid: int
+    status: ExitStatus
+    at: float
+
+
+class StoreLost(Record):
+    """The process that serves the workers' store ended, or could not be started."""
+
+    round: int
+    status: ExitStatus
+
+
+class GroupCleared(Record):
+    """Nothing of the round is left on this node, but what SIGKILL did not end (`unfit`)."""
+
+    round: int
+    offer: StoreOffer
+    unfit: tuple[tuple[int, str], ...] = ()
+
+
+class SignalArrived(Record):
+    """One of the signals that stop the job reached the agent."""
+
+    signum: int
+
+
+class ForkServerLost(Record):
+    """It died, or does not answer; `reason` is a sentence."""
+
+    reason: str
+
+
+class TreeCleared(Record):
+    """After ClearTree: nothing that the job started is left."""
+
+
+MemberEvent = (
+    StartRound
+    | StopRound
+    | CloseJob
+    | ForkServerReady
+    | WorkerEnded
+    | StoreLost
+    | GroupCleared
+    | SignalArrived
+    | ForkServerLost
+    | TreeCleared
+)
+
+# Effects
+
+
+class StartGroup(Record):
+    assignment: Assignment
+
+
+class StopGroup(Record):
+    round: int
+    signum: int
+    timeout_s: float
+
+
+class KillGroup(Record):
+    round: int
+
+
+class ClearTree(Record):
+    """Kill the fork server and all that it leaves; then TreeCleared."""
+
+
+class Tell(Record):
+    """Tell the coordinator."""
+
+    event: CoordinatorEvent
+
+
+class Leave(Record):
+    """The job has ended: clean up, report, exit."""
+
+    outcome: Outcome
+
+
+MemberEffect = StartGroup | StopGroup | KillGroup | ClearTree | Tell | Leave
+
+
+class Member:
+    """One node's half. `handle` is the only way to change it; see the module's theory."""
+
+    def __init__(self, node: str, host: str, spec: JobSpec) -> None:
+        self.node = node
+        self.host = host
+        self.state = GroupState.NONE
+        self._spec = spec
+        self._assignment: Assignment | None = None
+        #: Local ranks of the current round that have not exited 0.
+        self._unfinished: set[int] = set()
+        #: INT signals that have arrived.
+        self._interrupts = 0
+        self._lost: str | None = None
+
+    def handle(self, event: MemberEvent | CoordinatorEffect, now: float) -> Sequence[MemberEffect]:
+        """Take one event in, give back what to do, in order."""
+        match event:
+            case ForkServerReady(offer):
+                size = self._spec.local_world_size
+                return (Tell(NodeJoined(self.node, self.host, size, self._spec.role, offer)),)
+            case StartRound(_, assignment):
+                return self._start(assignment)
+            case StopRound(_, round_, reason, signum):
+                return self._stop(round_, reason, signum)
+            case WorkerEnded() if event.round == self._round:
+                return self._worker_ended(event, now)
+            case StoreLost(round_, status) if round_ == self._round:
+                return self._store_lost(status)
+            case GroupCleared(round_, offer, unfit) if round_ == self._round:
+                self.state = GroupState.NONE
+                return (Tell(GroupGone(self.node, round_, offer, unfit)),)
+            case SignalArrived(signum):
+                return self._signal_arrived(signum)
+            case ForkServerLost(reason):
+                if self._lost is not None:
+                    return ()
+                self._lost = reason
+                return (ClearTree(),)
+            case TreeCleared():
+                self.state = GroupState.NONE
+                return (Tell(NodeFailed(self.node, self._lost or "")),)
+            case CloseJob(_, outcome):
+                return (Leave(outcome),)
+            case _:
+                return ()
+
+    @property
+    def _round(self) -> int | None:
+        """The round whose workers may exist here; None if there are none."""
+        if self._assignment is None or self.state is GroupState.NONE:
+            return None
+        return self._assignment.round
+
+    def _start(self, assignment: Assignment) -> Sequence[MemberEffect]:
+        assert self.state is GroupState.NONE, f"round {assignment.round} over {self.state}"
+        if self._lost is not None:
+            return ()
+        self.state = GroupState.RUNNING
+        self._assignment = assignment
+        self._unfinished = set(range(self._spec.local_world_size))
+        return (StartGroup(assignment),)
+
+    def _stop(self, round_: int, reason: StopReason, signum: int) -> Sequence[MemberEffect]:
+        if round_ != self._round:
+            return ()
+        self.state = GroupState.STOPPING
+        grace = self._spec.shutdown_timeout_s
+        if grace is None:
+            on_signal = reason is StopReason.SIGNAL
+            grace = GRACE_ON_SIGNAL_S if on_signal else GRACE_AFTER_FAILURE_S
+        return (StopGroup(round_, signum, grace),)
+
+    def _worker_ended(self, event: WorkerEnded, now: float) -> Sequence[MemberEffect]:
+        if not event.status.succeeded:
+            return (Tell(self._failed(event, now)),)
+        self._unfinished.discard(event.local_rank)
+        if self._unfinished:
+            return ()
+        if self.state is GroupState.RUNNING:
+            self.state = GroupState.SUCCEEDED
+        return (Tell(GroupSucceeded(self.node, event.round)),)
+
+    def _failed(self, event: WorkerEnded, now: float) -> WorkerFailed:
+        assert self._assignment is not None
+        failure = Failure(
+            node=self.node,
+            host=self.host,
+            round=event.round,
+            local_rank=event.local_rank,
+            rank=self._assignment.rank_base + event.local_rank,
+            pid=event.pid,
+            status=event.status,
+        )
+        return WorkerFailed(self.node, event.round, failure, max(0.0, now - event.at))
+
+    def _store_lost(self, status: ExitStatus) -> Sequence[MemberEffect]:
+        """Workers that need the store hang or fail without it: the round is over either way."""
+        assert self._assignment is not None
+        round_ = self._assignment.round
+        failure = Failure(
+            self.node, self.host, round_, None, None, 0, status, what="the store of the workers"
+        )
+        return (Tell(WorkerFailed(self.node, round_, failure, 0.0)),)
+
+    def _signal_arrived(self, signum: int) -> Sequence[MemberEffect]:
+        self._interrupts += signum == SIGINT
+        request = Tell(StopRequested(self.node, signum))
+        if self._interrupts >= 2 and self._round is not None:
+            return (request, KillGroup(self._round))
+        return (request,)

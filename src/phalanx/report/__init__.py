@@ -1,0 +1,1 @@
+"""PURE: how a job ended, in words and as an exit code."""

@@ -1,0 +1,102 @@
+"""PURE: sentences about how processes and jobs ended, and the job's exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+from phalanx.errors import ExitCode
+from phalanx.rendezvous.effects import Outcome, OutcomeKind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from phalanx.job import ExitStatus
+    from phalanx.rendezvous.events import Failure
+
+__all__ = ["describe", "exit_code", "final_lines", "restart_line", "signal_name", "who"]
+
+_REFUSED = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+
+_HINTS = {
+    errno.EAGAIN: "a process limit is reached: see `ulimit -u`, or pids.max of the container",
+    errno.ENOMEM: "the machine or the container is out of memory",
+    errno.EMFILE: "the limit of open files is reached: see `ulimit -n`",
+    errno.ENFILE: "the machine's limit of open files is reached",
+    errno.ENOENT: "check the name; a script's first line (#!) names a program too",
+    errno.EACCES: "check that it is an executable file (chmod +x)",
+    errno.ENOEXEC: "it is no program of this machine, or a script without a #! line",
+}
+
+
+def signal_name(signum: int) -> str:
+    """ "SIGKILL" for 9; "signal 40" where there is no name."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
+def describe(status: ExitStatus) -> str:
+    """How it ended, to follow a name: "exited with code 7", "was killed by SIGKILL"."""
+    if status.errno is not None:
+        return f"could not be started: {os.strerror(status.errno)}"
+    if status.signal is not None:
+        core = " and dumped core" if status.core_dumped else ""
+        return f"was killed by {signal_name(status.signal)}{core}"
+    return f"exited with code {status.code}"
+
+
+def who(failure: Failure) -> str:
+    """Which process, with the numbers that identify it."""
+    if failure.local_rank is None:
+        return failure.what
+    pid = f", pid {failure.pid}" if failure.pid else ""
+    return f"rank {failure.rank} (local rank {failure.local_rank}{pid})"
+
+
+def restart_line(cause: Failure, restart_count: int, max_restarts: int) -> str:
+    return f"{who(cause)} {describe(cause.status)}; restart {restart_count} of {max_restarts}"
+
+
+def final_lines(outcome: Outcome) -> Sequence[str]:
+    """What to say at the end: nothing for a job that went well; a line, and perhaps a hint."""
+    match outcome.kind:
+        case OutcomeKind.SUCCEEDED:
+            return ()
+        case OutcomeKind.STOPPED:
+            return (f"stopped on request ({signal_name(outcome.signum or 0)})",)
+        case OutcomeKind.UNFIT | OutcomeKind.NODE_FAILED:
+            return (f"error: {outcome.reason}",)
+        case OutcomeKind.FAILED:
+            return _failed(outcome.failures)
+
+
+def _failed(failures: Sequence[Failure]) -> Sequence[str]:
+    first = failures[0]
+    line = f"error: {who(first)} {describe(first.status)}"
+    hint = _HINTS.get(first.status.errno or 0)
+    return (line, f"hint: {hint}") if hint else (line,)
+
+
+def exit_code(outcome: Outcome) -> int:
+    """The first failure's own code, 128 + n for a signal, or one of ours (`ExitCode`)."""
+    match outcome.kind:
+        case OutcomeKind.SUCCEEDED:
+            return ExitCode.SUCCESS
+        case OutcomeKind.STOPPED:
+            return ExitCode.STOPPED
+        case OutcomeKind.UNFIT:
+            return ExitCode.UNFIT
+        case OutcomeKind.NODE_FAILED:
+            return ExitCode.INTERNAL
+        case OutcomeKind.FAILED:
+            first = outcome.failures[0]
+            if first.local_rank is None:
+                return ExitCode.INTERNAL
+            if first.status.errno is not None:
+                refused = first.status.errno in _REFUSED
+                return ExitCode.SYSTEM if refused else ExitCode.CANNOT_START
+            return first.status.exit_code

@@ -1,0 +1,1 @@
+"""The fork server, what it starts, how that is stopped, and what a worker is given."""

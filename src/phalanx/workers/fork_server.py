@@ -1,0 +1,468 @@
+"""The fork server: starts workers, carries out the stop machine, reaps; nothing else does.
+
+One single-threaded process per node, in a session of its own, that ignores the signals it can.
+It waits for three things at once: the agent's orders, the death of children, and the instants of
+the stop machine. All decisions about stopping are in `workers.stop`; here they are carried out.
+
+It is the parent of everything the job starts: workers, because it forked them; what workers leave
+behind, because it adopts orphans. So it sees every end, and can clear all of it. If it dies itself
+the kernel kills the workers (they asked for that) and the agent, which adopts orphans too, clears
+the rest. If the agent dies its end of the socket pair closes, and everything here is killed.
+
+The workers' store is served by a child of the fork server as well. Its listening sockets are bound
+here, before the port is told to anyone; the child that serves them is forked when the first client
+connects, so that a job that needs no store pays for none.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+
+from phalanx.workers.messages import (
+    GroupGone,
+    Kill,
+    Link,
+    Ping,
+    Pong,
+    Ready,
+    ServiceLost,
+    SignalAll,
+    Start,
+    Stop,
+    StopTimedOut,
+    StoreRefused,
+    WorkerExited,
+    WorkerStarted,
+)
+from phalanx.workers.process import (
+    StartState,
+    adopt_orphans,
+    block_signals,
+    boottime,
+    children,
+    die_with_parent,
+    kernel_wait_channel,
+    kill_children,
+    session_of,
+    set_title,
+    signal_child,
+    signal_descendants,
+    signal_group,
+    unblock_signals,
+)
+from phalanx.workers.spawn import read_outcome, spawn
+from phalanx.workers.stop import (
+    AgentGone,
+    ChildrenSeen,
+    Effect,
+    Event,
+    GroupStarted,
+    KillOrdered,
+    KillTree,
+    Leave,
+    Orphan,
+    ReportGone,
+    ReportKilling,
+    SignalHelpers,
+    SignalOrphans,
+    SignalWorkers,
+    StopMachine,
+    StopOrdered,
+    Ticked,
+    WorkerGone,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn, Protocol
+
+    from phalanx.workers.messages import Message
+
+    class StoreService(Protocol):
+        """What the fork server needs of the store; `net.store_service` has it."""
+
+        port: int
+
+        def open(self) -> None:
+            """Bind and listen. Raises OSError with errno."""
+
+        def filenos(self) -> list[int]:
+            """The listening sockets, to wait for the first client."""
+
+        def serve(self) -> NoReturn:
+            """In the child: serve until killed."""
+
+        def renew(self) -> None:
+            """A fresh port, or the named one with nothing left in its queue. Never raises."""
+
+
+__all__ = ["ForkServer"]
+
+
+class _Worker:
+    """A worker that has been forked and not yet reaped."""
+
+    def __init__(self, local_rank: int, pid: int, outcome_fd: int) -> None:
+        self.local_rank = local_rank
+        self.pid = pid
+        #: Pipe of the exec's outcome; None once read.
+        self.outcome_fd: int | None = outcome_fd
+        #: Why it never ran.
+        self.errno: int | None = None
+
+
+class ForkServer:
+    """The whole of the fork server's process; `run` never returns."""
+
+    def __init__(self, link: Link, store: StoreService, start_state: StartState) -> None:
+        self._link = link
+        self._store = store
+        self._start_state = start_state
+        self._machine = StopMachine()
+        self._whole_group = False  #: stop signals go to process groups
+        self._workers: dict[int, _Worker] = {}  #: by pid
+        self._owners: dict[int, int | None] = {}  #: orphan pid -> local rank, None unknown
+        self._store_pid: int | None = None
+        self._poll = select.poll()
+        self._wakeup_fd = -1
+
+    def run(self) -> NoReturn:
+        self._settle()
+        try:
+            self._store.open()
+        except OSError as error:
+            self._link.send(StoreRefused(self._store.port, error.errno or 0))
+            os._exit(0)
+        self._link.send(Ready(self._store.port))
+        while True:
+            self._turn()
+
+    def _settle(self) -> None:
+        """A session of our own, orphans adopted, signals ignored, children's deaths heard."""
+        os.setsid()
+        adopt_orphans()
+        set_title("phalanx fork server")
+        for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+            if signum not in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+                signal.signal(signum, signal.SIG_IGN)
+        self._wakeup_fd, write_end = os.pipe()
+        os.set_blocking(self._wakeup_fd, False)
+        os.set_blocking(write_end, False)
+        signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        unblock_signals()
+        self._poll.register(self._wakeup_fd, select.POLLIN)
+        self._poll.register(self._link.fileno(), select.POLLIN)
+
+    # The loop
+
+    def _turn(self) -> None:
+        deadline = self._machine.deadline
+        wait_ms = None if deadline is None else max(0.0, (deadline - boottime()) * 1000 + 1)
+        for fd, _events in self._poll.poll(wait_ms):
+            if fd == self._wakeup_fd:
+                os.read(fd, 4096)
+                self._reap()
+            elif fd == self._link.fileno():
+                self._link.flush()
+                self._receive()
+            elif fd in self._store.filenos():
+                self._start_store()
+            else:
+                self._exec_known(fd)
+        self._handle(Ticked())
+        wanted = select.POLLIN | (select.POLLOUT if self._link.wants_write else 0)
+        self._poll.modify(self._link.fileno(), wanted)
+
+    def _receive(self) -> None:
+        messages, there = self._link.receive()
+        for message in messages:
+            self._obey(message)
+        if not there:
+            self._poll.unregister(self._link.fileno())
+            self._link.close()
+            self._link = _Deaf()
+            self._poll.register(self._link.fileno(), 0)
+            self._handle(AgentGone())
+
+    def _obey(self, message: Message) -> None:
+        match message:
+            case Start():
+                self._start(message)
+            case Stop(round, signum, timeout_s):
+                self._see_children(reaped_owners=set())
+                self._handle(StopOrdered(round, signum, timeout_s))
+            case Kill(round):
+                self._handle(KillOrdered(round))
+            case SignalAll(round, signum) if round == self._machine.round:
+                self._signal_workers(tuple(self._machine.alive), signum)
+            case Ping(number):
+                self._link.send(Pong(number))
+            case _:
+                pass
+
+    def _handle(self, event: Event) -> None:
+        for effect in self._machine.handle(event, boottime()):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case SignalWorkers(local_ranks, signum, _):
+                self._signal_workers(local_ranks, signum)
+            case SignalOrphans(pids, signum):
+                for pid in pids:
+                    signal_child(pid, signum)
+            case SignalHelpers(signum):
+                signal_descendants(os.getpid(), signum, self._not_helpers())
+            case KillTree(whole_tree):
+                self._kill_tree(whole_tree=whole_tree)
+            case ReportKilling(round, local_ranks, helpers):
+                self._link.send(StopTimedOut(round, local_ranks, helpers))
+            case ReportGone(round, stuck):
+                self._group_gone(round, stuck=stuck)
+            case Leave():
+                self._leave()
+
+    # Starting
+
+    def _start(self, order: Start) -> None:
+        local_ranks = tuple(local_rank for local_rank, _argv, _added in order.workers)
+        self._whole_group = order.whole_group
+        self._owners.clear()
+        self._watch_store()
+        self._handle(
+            GroupStarted(order.round, local_ranks, order.whole_group, order.leftover_timeout_s)
+        )
+        refused = 0
+        for local_rank, argv, added in order.workers:
+            if refused:
+                self._never_ran(local_rank, refused)
+                continue
+            try:
+                spawned = spawn(argv, self._environment(added), self._start_state)
+            except OSError as error:
+                refused = error.errno or 11
+                self._never_ran(local_rank, refused)
+                continue
+            worker = _Worker(local_rank, spawned.pid, spawned.outcome_fd)
+            self._workers[spawned.pid] = worker
+            self._poll.register(spawned.outcome_fd, select.POLLIN)
+        if refused:
+            self._see_children(reaped_owners=set())
+
+    @staticmethod
+    def _environment(added: dict[str, str | None]) -> dict[str, str]:
+        environment = dict(os.environ)
+        for name, value in added.items():
+            if value is None:
+                environment.pop(name, None)
+            else:
+                environment[name] = value
+        return environment
+
+    def _never_ran(self, local_rank: int, errno: int) -> None:
+        """The system refused a process for this worker."""
+        round_ = self._machine.round
+        exited = WorkerExited(round_, local_rank, 0, None, None, False, errno, boottime())
+        self._link.send(exited)
+        self._handle(WorkerGone(local_rank))
+
+    def _exec_known(self, outcome_fd: int) -> None:
+        worker = next((w for w in self._workers.values() if w.outcome_fd == outcome_fd), None)
+        if worker is None:
+            return  # settled while this turn's events were being handled
+        self._settle_exec(worker)
+
+    def _settle_exec(self, worker: _Worker) -> None:
+        if worker.outcome_fd is None:
+            return
+        self._poll.unregister(worker.outcome_fd)
+        worker.errno = read_outcome(worker.outcome_fd)
+        worker.outcome_fd = None
+        if worker.errno is None:
+            round_ = self._machine.round
+            self._link.send(WorkerStarted(round_, worker.local_rank, worker.pid))
+
+    # Signalling
+
+    def _signal_workers(self, local_ranks: tuple[int, ...], signum: int) -> None:
+        for worker in self._workers.values():
+            if worker.local_rank in local_ranks:
+                send = signal_group if self._whole_group else signal_child
+                send(worker.pid, signum)
+
+    def _not_helpers(self) -> set[int]:
+        """Our direct children that are no orphans: workers, and the store."""
+        return {*self._workers, *([self._store_pid] if self._store_pid else [])}
+
+    def _kill_tree(self, *, whole_tree: bool) -> None:
+        """KILL: the whole tree once, since a huge process takes long to let go of its children;
+        then direct children, as often as new ones arrive. Those cannot be missed.
+        """
+        spare = {self._store_pid} if self._store_pid else set()
+        if whole_tree:
+            for pid in self._workers:
+                signal_group(pid, signal.SIGKILL)
+            signal_descendants(os.getpid(), signal.SIGKILL, spare)
+        kill_children(spare)
+
+    # Ends
+
+    def _reap(self) -> None:
+        """Reap all that is dead, report workers, and tell the machine what is left."""
+        owners: set[int | None] = set()
+        while True:
+            try:
+                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
+            except ChildProcessError:
+                break
+            if dead is None:
+                break
+            worker = self._workers.get(dead.si_pid)
+            if worker is not None:
+                owners.add(worker.local_rank)
+                self._worker_exited(worker, dead)
+            elif dead.si_pid == self._store_pid:
+                self._store_lost(dead)
+            else:
+                owners.add(self._owners.pop(dead.si_pid, None))
+        self._see_children(reaped_owners=owners)
+
+    def _worker_exited(self, worker: _Worker, dead: os.waitid_result) -> None:
+        self._settle_exec(worker)
+        del self._workers[worker.pid]
+        code = dead.si_status if dead.si_code == os.CLD_EXITED else None
+        signum = None if dead.si_code == os.CLD_EXITED else dead.si_status
+        if worker.errno is not None:
+            code = signum = None
+        self._link.send(
+            WorkerExited(
+                self._machine.round,
+                worker.local_rank,
+                worker.pid,
+                code,
+                signum,
+                dead.si_code == os.CLD_DUMPED,
+                worker.errno,
+                boottime(),
+            )
+        )
+        self._handle(WorkerGone(worker.local_rank))
+
+    def _see_children(self, reaped_owners: set[int | None]) -> None:
+        """Look which orphans there are, find out whose they are, and tell the machine.
+
+        An orphan belongs to the worker in whose session it is; else to the one that has just died
+        (its children move to us before its death can be seen); else nobody knows.
+        """
+        spare = self._not_helpers()
+        orphans = [pid for pid in children(os.getpid()) if pid not in spare]
+        local_ranks = {worker.pid: worker.local_rank for worker in self._workers.values()}
+        just_died = next((owner for owner in reaped_owners if owner is not None), None)
+        owners: dict[int, int | None] = {}
+        for pid in orphans:
+            if self._owners.get(pid) is not None:
+                owners[pid] = self._owners[pid]
+            else:
+                known = pid in self._owners
+                session = session_of(pid)
+                owners[pid] = local_ranks.get(session or 0, None if known else just_died)
+        self._owners = owners
+        self._handle(ChildrenSeen(tuple(Orphan(pid, owner) for pid, owner in owners.items())))
+
+    def _group_gone(self, round_: int, *, stuck: bool) -> None:
+        left = [pid for pid in children(os.getpid()) if pid != self._store_pid] if stuck else []
+        self._workers.clear()
+        self._stop_store()
+        if not stuck:
+            self._store.renew()
+        wait_channels = tuple((pid, kernel_wait_channel(pid)) for pid in left)
+        self._link.send(GroupGone(round_, self._store.port, wait_channels))
+
+    def _leave(self) -> NoReturn:
+        self._stop_store()
+        os._exit(0)
+
+    # The store
+
+    def _watch_store(self) -> None:
+        for fd in self._store.filenos():
+            self._poll.register(fd, select.POLLIN)
+
+    def _start_store(self) -> None:
+        """The first client has connected: fork the process that serves it."""
+        self._ignore_store()
+        parent = os.getpid()
+        block_signals()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._serve_store(parent)
+            self._store_pid = pid
+        except OSError as error:
+            refused = ServiceLost(self._machine.round, "store", None, None, error.errno)
+            self._link.send(refused)
+        finally:
+            unblock_signals()
+
+    def _serve_store(self, parent: int) -> NoReturn:
+        try:
+            die_with_parent(parent)
+            set_title("phalanx store")
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._link.close()
+            unblock_signals()
+            self._store.serve()
+        finally:
+            os._exit(1)
+
+    def _ignore_store(self) -> None:
+        for fd in self._store.filenos():
+            try:
+                self._poll.unregister(fd)
+            except KeyError:
+                pass
+
+    def _stop_store(self) -> None:
+        """Kill the store with its round: the next one must find nothing of this one's keys."""
+        self._ignore_store()
+        if self._store_pid is not None:
+            signal_child(self._store_pid, signal.SIGKILL)
+            os.waitpid(self._store_pid, 0)
+            self._store_pid = None
+
+    def _store_lost(self, dead: os.waitid_result) -> None:
+        self._store_pid = None
+        exited = dead.si_code == os.CLD_EXITED
+        code = dead.si_status if exited else None
+        signum = None if exited else dead.si_status
+        self._link.send(ServiceLost(self._machine.round, "store", code, signum, None))
+
+
+class _Deaf(Link):
+    """In place of the link once the agent is gone: takes everything, says nothing."""
+
+    def __init__(self) -> None:
+        self._null = os.open(os.devnull, os.O_RDWR)
+
+    def fileno(self) -> int:
+        return self._null
+
+    def close(self) -> None:
+        os.close(self._null)
+
+    @property
+    def wants_write(self) -> bool:
+        return False
+
+    def send(self, message: Message) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def receive(self) -> tuple[list[Message], bool]:
+        return [], True

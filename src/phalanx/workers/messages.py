@@ -1,0 +1,241 @@
+"""What agent and fork server say to each other, and how it is put on their socket pair.
+
+Both ends are the same program, so a frame is four octets of length and a `marshal` of (kind,
+fields); nothing from outside ever reaches this. Orders go down, reports come up. A report names
+its round; one of an older round is history.
+"""
+
+from __future__ import annotations
+
+import marshal
+
+from phalanx.job import ExitStatus
+from phalanx.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+
+__all__ = [
+    "GroupGone",
+    "Kill",
+    "Link",
+    "Message",
+    "Ping",
+    "Pong",
+    "Ready",
+    "ServiceLost",
+    "SignalAll",
+    "Start",
+    "Stop",
+    "StopTimedOut",
+    "StoreRefused",
+    "WorkerExited",
+    "WorkerStarted",
+]
+
+# Orders, agent to fork server
+
+
+class Start(Record):
+    """Start the workers of a round: (local rank, command, environment to add) for each.
+
+    A None in the environment takes the variable away.
+    """
+
+    round: int
+    workers: tuple[tuple[int, tuple[str, ...], dict[str, str | None]], ...]
+    #: Stop signals go to the whole process group of a worker.
+    whole_group: bool
+    #: Seconds that helpers get once the last worker is gone.
+    leftover_timeout_s: float
+
+
+class Stop(Record):
+    round: int
+    signum: int
+    timeout_s: float
+
+
+class Kill(Record):
+    round: int
+
+
+class SignalAll(Record):
+    """Hand a signal on to every worker (to its group if stop signals go there), and go on."""
+
+    round: int
+    signum: int
+
+
+class Ping(Record):
+    number: int
+
+
+# Reports, fork server to agent
+
+
+class Ready(Record):
+    """The fork server serves, and a store listens on this port for the first round."""
+
+    store_port: int
+
+
+class StoreRefused(Record):
+    """The store's port cannot be had. The fork server leaves."""
+
+    port: int
+    errno: int
+
+
+class WorkerStarted(Record):
+    """The worker's program runs (its exec succeeded)."""
+
+    round: int
+    local_rank: int
+    pid: int
+
+
+class WorkerExited(Record):
+    """The worker is dead and reaped, or never ran. `at` is CLOCK_BOOTTIME, in seconds."""
+
+    round: int
+    local_rank: int
+    pid: int
+    code: int | None
+    signal: int | None
+    core_dumped: bool
+    errno: int | None
+    at: float
+
+    @property
+    def status(self) -> ExitStatus:
+        return ExitStatus(self.code, self.signal, self.core_dumped, self.errno)
+
+
+class StopTimedOut(Record):
+    """SIGKILL goes out at the end of the shutdown timeout, to these workers and helpers."""
+
+    round: int
+    local_ranks: tuple[int, ...]
+    helpers: int
+
+
+class GroupGone(Record):
+    """Nothing of the round is left but `stuck`: (pid, kernel wait channel) of what cannot die.
+
+    A fresh store listens on `store_port` for the next round.
+    """
+
+    round: int
+    store_port: int
+    stuck: tuple[tuple[int, str], ...]
+
+
+class ServiceLost(Record):
+    """The process that serves the store has died, and its content with it; or never started."""
+
+    round: int
+    name: str
+    code: int | None
+    signal: int | None
+    errno: int | None
+
+
+class Pong(Record):
+    number: int
+
+
+Message = (
+    Start
+    | Stop
+    | Kill
+    | SignalAll
+    | Ping
+    | Ready
+    | StoreRefused
+    | WorkerStarted
+    | WorkerExited
+    | StopTimedOut
+    | GroupGone
+    | ServiceLost
+    | Pong
+)
+
+_KINDS: tuple[type[Message], ...] = (
+    Start,
+    Stop,
+    Kill,
+    SignalAll,
+    Ping,
+    Ready,
+    StoreRefused,
+    WorkerStarted,
+    WorkerExited,
+    StopTimedOut,
+    GroupGone,
+    ServiceLost,
+    Pong,
+)
+_NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
+
+
+class Link:
+    """One end of the socket pair. Never blocks: what cannot be sent now waits in `_out`."""
+
+    def __init__(self, sock: socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._in = bytearray()
+        self._out = bytearray()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        self._sock.close()
+
+    @property
+    def wants_write(self) -> bool:
+        return bool(self._out)
+
+    def send(self, message: Message) -> None:
+        fields = message._values()
+        body = marshal.dumps((_NUMBER[type(message)], *fields))  # type: ignore[arg-type]
+        self._out += len(body).to_bytes(4, "little")
+        self._out += body
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the socket takes. A peer that is gone is noticed by `receive`."""
+        try:
+            while self._out:
+                sent = self._sock.send(self._out)
+                del self._out[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._out.clear()
+
+    def receive(self) -> tuple[list[Message], bool]:
+        """All whole messages that are there, and whether the peer is still there."""
+        there = True
+        try:
+            while chunk := self._sock.recv(1 << 18):
+                self._in += chunk
+            there = False
+        except BlockingIOError:
+            pass
+        except OSError:
+            there = False
+        messages: list[Message] = []
+        start = 0
+        while len(self._in) - start >= 4:
+            end = start + 4 + int.from_bytes(self._in[start : start + 4], "little")
+            if len(self._in) < end:
+                break
+            number, *fields = marshal.loads(self._in[start + 4 : end])
+            messages.append(_KINDS[number](*fields))
+            start = end
+        del self._in[:start]
+        return messages, there

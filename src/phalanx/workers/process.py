@@ -1,0 +1,217 @@
+"""What Linux lets a process say about itself and do to its descendants.
+
+Used by the fork server and by the agent, which both adopt what their children leave behind. Only
+direct children are signalled by pid: nobody else can reap them, so their pids cannot have been
+reused. What is further down is signalled through a pidfd, after a look that it is still the child
+of what it was found under.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
+
+__all__ = [
+    "StartState",
+    "adopt_orphans",
+    "block_signals",
+    "boottime",
+    "children",
+    "die_with_parent",
+    "kernel_wait_channel",
+    "kill_children",
+    "session_of",
+    "set_title",
+    "signal_child",
+    "signal_descendants",
+    "signal_group",
+    "unblock_signals",
+]
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None)
+
+#: Python ignores these at its start; a program expects them at their defaults.
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def boottime() -> float:
+    """Seconds of the clock that all of phalanx decides by: monotonic, and counts sleep."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent dies (PR_SET_CHILD_SUBREAPER)."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(parent: int) -> None:
+    """Get SIGKILL when `parent` dies; leave at once if it is dead already.
+
+    To be called in the child, by the main thread, before exec; a setuid program undoes it.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(137)
+
+
+def set_title(title: str) -> None:
+    """Replace the command line that `ps` and `pkill -f` see, as far as the old one's length."""
+    _libc.prctl(_PR_SET_NAME, title.replace(" ", "-").encode()[:15], 0, 0, 0)
+    try:
+        with open("/proc/self/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+        start, end = int(fields[45]), int(fields[46])
+        room = end - start
+        if 0 < room < 1 << 21:
+            text = title.encode()[: room - 1].ljust(room, b"\0")
+            with open("/proc/self/mem", "r+b", buffering=0) as memory:
+                memory.seek(start)
+                memory.write(text)
+    except (OSError, ValueError, IndexError):
+        pass  # a kernel that forbids it: the old command line stays, nothing depends on it
+
+
+class StartState:
+    """Signal mask and dispositions that phalanx was started with; workers get the same.
+
+    Read before any handler is set. Umask and limits are never changed, so they need no care.
+    """
+
+    def __init__(self) -> None:
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self.ignored = frozenset(
+            signum
+            for signum in signal.valid_signals()
+            if signum not in _IGNORED_BY_PYTHON and signal.getsignal(signum) is signal.SIG_IGN
+        )
+
+    def restore(self) -> None:
+        """In a child, before exec: as at the start. Handlers of ours go with the exec anyway."""
+        for signum in signal.valid_signals():
+            if signum in (signal.SIGKILL, signal.SIGSTOP):
+                continue
+            wanted = signal.SIG_IGN if signum in self.ignored else signal.SIG_DFL
+            if signal.getsignal(signum) is not wanted:
+                signal.signal(signum, wanted)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+
+
+def block_signals() -> None:
+    """Hold back every signal, around a fork whose child must not run the parent's handlers."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+
+def unblock_signals() -> None:
+    """Let signals in: our processes act on them, whatever mask they were started with."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def children(pid: int) -> list[int]:
+    """Pids of the direct children of `pid`, zombies included; empty if it is gone.
+
+    Of our own children none can be missed: only we can take one from the list.
+    """
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as listing:
+                found += map(int, listing.read().split())
+    except FileNotFoundError:
+        if os.path.exists(f"/proc/{pid}") and not os.path.exists("/proc/thread-self/children"):
+            return _children_by_scan(pid)  # a kernel without CONFIG_PROC_CHILDREN
+    except OSError:
+        pass
+    return found
+
+
+def _children_by_scan(parent: int) -> list[int]:
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return [pid for pid in pids if _stat(pid)[:1] == [parent]]
+
+
+def _stat(pid: int) -> list[int]:
+    """[parent, process group, session] of a process; empty if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return [int(field) for field in stat.read().rpartition(b")")[2].split()[1:4]]
+    except (OSError, ValueError):
+        return []
+
+
+def session_of(pid: int) -> int | None:
+    """Session id of a process; None if it is gone."""
+    stat = _stat(pid)
+    return stat[2] if stat else None
+
+
+def signal_child(pid: int, signum: int) -> None:
+    """Signal one direct child that has not been reaped."""
+    try:
+        os.kill(pid, signum)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def signal_group(leader: int, signum: int) -> None:
+    """Signal the process group of a direct child that leads one and has not been reaped."""
+    try:
+        os.killpg(leader, signum)
+    except (ProcessLookupError, PermissionError):
+        signal_child(leader, signum)  # between fork and setsid there is no group yet
+
+
+def kill_children(spare: Container[int]) -> None:
+    """SIGKILL to all our direct children but the spared ones."""
+    for pid in children(os.getpid()):
+        if pid not in spare:
+            signal_child(pid, signal.SIGKILL)
+
+
+def signal_descendants(root: int, signum: int, spare: Container[int]) -> None:
+    """Signal all that is below `root`. Spared processes get nothing; what is below them does."""
+    for pid, parent in _descendants(root):
+        if pid not in spare:
+            _signal_through_pidfd(pid, parent, signum)
+
+
+def _descendants(root: int) -> Iterator[tuple[int, int]]:
+    """(pid, parent) of all below `root`, parents first, as far as one look can tell."""
+    waiting = [root]
+    while waiting:
+        parent = waiting.pop()
+        for pid in children(parent):
+            yield pid, parent
+            waiting.append(pid)
+
+
+def _signal_through_pidfd(pid: int, parent: int, signum: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if _stat(pid)[:1] == [parent]:
+            signal.pidfd_send_signal(handle, signum)
+    except OSError:
+        pass
+    finally:
+        os.close(handle)
+
+
+def kernel_wait_channel(pid: int) -> str:
+    """Where in the kernel a process waits, for people; empty if that cannot be told."""
+    try:
+        with open(f"/proc/{pid}/wchan") as channel:
+            return channel.read(64).strip("0")
+    except OSError:
+        return ""

@@ -1,0 +1,75 @@
+"""Start one worker: fork, its own session, what phalanx was started with, exec.
+
+Called by the fork server only, which has one thread, so a plain fork is safe. Whether the exec
+succeeded comes back through a pipe that closes itself on exec: nothing read means it runs.
+"""
+
+from __future__ import annotations
+
+import os
+
+from phalanx.record import Record
+from phalanx.workers.process import block_signals, die_with_parent, unblock_signals
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
+
+    from phalanx.workers.process import StartState
+
+__all__ = ["Spawned", "read_outcome", "spawn"]
+
+
+class Spawned(Record):
+    pid: int
+    #: Read end of the pipe that tells whether the exec succeeded; see `read_outcome`.
+    outcome_fd: int
+
+
+def spawn(argv: Sequence[str], environment: Mapping[str, str], start_state: StartState) -> Spawned:
+    """Start a worker. Raises OSError if the system refuses a process or a pipe."""
+    outcome_fd, report_fd = os.pipe()
+    parent = os.getpid()
+    block_signals()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(argv, environment, start_state, parent, report_fd)
+    except OSError:
+        os.close(outcome_fd)
+        raise
+    finally:
+        unblock_signals()
+        os.close(report_fd)
+    return Spawned(pid, outcome_fd)
+
+
+def _become(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    start_state: StartState,
+    parent: int,
+    report_fd: int,
+) -> NoReturn:
+    """In the child: never returns, whatever happens."""
+    try:
+        os.setsid()
+        die_with_parent(parent)
+        start_state.restore()
+        os.execvpe(argv[0], tuple(argv), environment)
+    except OSError as error:
+        os.write(report_fd, str(error.errno or 5).encode())
+    except BaseException:
+        os.write(report_fd, b"22")
+    finally:
+        os._exit(127)
+
+
+def read_outcome(outcome_fd: int) -> int | None:
+    """None if the program runs, else the errno of why not. Closes the pipe. Blocks until known."""
+    try:
+        text = os.read(outcome_fd, 16)
+    finally:
+        os.close(outcome_fd)
+    return int(text) if text else None
