@@ -274,9 +274,7 @@ class Connection:
         limit = KEY_OCTETS if is_key else VALUE_OCTETS
         if length > limit:
             what = "key" if is_key else "value"
-            raise ProtocolError(
-                f"a {what} of {length} octets in {query.name}, the limit is {limit}"
-            )
+            raise ProtocolError(f"a {what} of {length} octets in {query.name}, at most {limit}")
         if octets + length > QUERY_OCTETS:
             raise ProtocolError(f"a {query.name} of more than {QUERY_OCTETS} octets in all")
 
