@@ -20,59 +20,14 @@ __all__ = ["Plan", "build"]
 _BACKENDS = ("static", "c10d", "etcd", "etcd-v2")
 #: Keys of --rdzv-conf that torchrun's back ends know (torch 2.13).
 _CONF_KEYS = frozenset(
-    [
-        "join_timeout",
-        "last_call_timeout",
-        "close_timeout",
-        "heartbeat_timeout",
-        "keep_alive_interval",
-        "keep_alive_max_attempt",
-        "read_timeout",
-        "is_host",
-        "store_type",
-        "timeout",
-        "rank",
-        "protocol",
-        "ssl_cert",
-        "ssl_cert_key",
-        "ca_cert",
-        "cert",
-        "key",
-        "cacert",
-        "etcd_prefix",
-    ]
+    "join_timeout last_call_timeout close_timeout heartbeat_timeout keep_alive_interval "
+    "keep_alive_max_attempt read_timeout is_host store_type timeout rank protocol ssl_cert "
+    "ssl_cert_key ca_cert cert key cacert etcd_prefix".split()
 )
 _SIGNALS = frozenset(
-    [
-        "SIGABRT",
-        "SIGALRM",
-        "SIGBUS",
-        "SIGCHLD",
-        "SIGCONT",
-        "SIGFPE",
-        "SIGHUP",
-        "SIGILL",
-        "SIGINT",
-        "SIGIO",
-        "SIGPIPE",
-        "SIGPROF",
-        "SIGPWR",
-        "SIGQUIT",
-        "SIGSEGV",
-        "SIGSYS",
-        "SIGTERM",
-        "SIGTRAP",
-        "SIGTSTP",
-        "SIGTTIN",
-        "SIGTTOU",
-        "SIGURG",
-        "SIGUSR1",
-        "SIGUSR2",
-        "SIGVTALRM",
-        "SIGWINCH",
-        "SIGXCPU",
-        "SIGXFSZ",
-    ]
+    "SIGABRT SIGALRM SIGBUS SIGCHLD SIGCONT SIGFPE SIGHUP SIGILL SIGINT SIGIO SIGPIPE SIGPROF "
+    "SIGPWR SIGQUIT SIGSEGV SIGSYS SIGTERM SIGTRAP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGUSR1 "
+    "SIGUSR2 SIGVTALRM SIGWINCH SIGXCPU SIGXFSZ".split()
 )
 _LOOPBACK = ("localhost", "::1", "ip6-localhost")
 
