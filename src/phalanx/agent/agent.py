@@ -46,7 +46,7 @@ from phalanx.rendezvous.member import (
     TreeCleared,
     WorkerEnded,
 )
-from phalanx.report.words import restart_line
+from phalanx.report.words import describe, restart_line
 from phalanx.workers.command import worker_argv
 from phalanx.workers.environment import worker_environment
 from phalanx.workers.messages import (
@@ -193,7 +193,7 @@ class Agent:
         for message in messages:
             self._on_report(message)
         if not there:
-            self._tell_member(ForkServerLost(f"the fork server (pid {self._server_pid}) is gone"))
+            self._tell_member(ForkServerLost(self._fork_server_end()))
         self._pump()
 
     def on_time(self, now: float) -> None:
@@ -328,6 +328,16 @@ class Agent:
             kill_children(self._foreign)
             if self._all_gone():
                 self._cleared()
+
+    def _fork_server_end(self) -> str:
+        """It has closed its end of the link: see to it that it is dead, and say how it ended."""
+        signal_child(self._server_pid, signal.SIGKILL)
+        try:
+            code = os.waitstatus_to_exitcode(os.waitpid(self._server_pid, 0)[1])
+        except ChildProcessError:
+            return f"the fork server (pid {self._server_pid}) is gone"
+        status = ExitStatus(code) if code >= 0 else ExitStatus(signal=-code)
+        return f"the fork server (pid {self._server_pid}) {describe(status)}"
 
     def _clear_tree(self) -> None:
         """Without its fork server nothing of the job may live: kill until nothing is left."""

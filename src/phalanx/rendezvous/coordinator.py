@@ -138,7 +138,7 @@ class Coordinator:
                 return ()
             case GroupGone(node, round_) if round_ == self.round and node in self._members:
                 return self._gone(self._members[node], event)
-            case NodeFailed(node, reason) if node in self._members:
+            case NodeFailed(node, reason):
                 return self._node_failed(node, reason)
             case StopRequested(_, signum):
                 return self._stop_requested(signum, now)
@@ -215,7 +215,7 @@ class Coordinator:
         return self._end_round(StopReason.SIGNAL, signum)
 
     def _node_failed(self, node: str, reason: str) -> Sequence[CoordinatorEffect]:
-        del self._members[node]
+        self._members.pop(node, None)  # it may have failed before it could join
         self._dropped.add(node)
         outcome = Outcome(OutcomeKind.NODE_FAILED, reason=reason)
         return [CloseJob(node, outcome), *self._close(outcome)]
