@@ -119,6 +119,9 @@ class Agent:
         #: Children that were ours before we started any; not to be touched.
         self._foreign: set[int] = set()
         self._round = -1
+        self._server_pid = 0
+        #: How the fork server ended; None while it has not been reaped.
+        self._server_status: ExitStatus | None = None
 
     def run(self) -> Outcome:
         """Run the job to its end. Raises StartError if a port or a process is refused."""
@@ -324,6 +327,8 @@ class Agent:
             if dead is None:
                 break
             self._foreign.discard(dead.si_pid)
+            if dead.si_pid == self._server_pid:
+                self._server_status = _status(dead)
         if self._clearing_until is not None:
             kill_children(self._foreign)
             if self._all_gone():
@@ -331,13 +336,10 @@ class Agent:
 
     def _fork_server_end(self) -> str:
         """It has closed its end of the link: see to it that it is dead, and say how it ended."""
-        signal_child(self._server_pid, signal.SIGKILL)
-        try:
-            code = os.waitstatus_to_exitcode(os.waitpid(self._server_pid, 0)[1])
-        except ChildProcessError:
-            return f"the fork server (pid {self._server_pid}) is gone"
-        status = ExitStatus(code) if code >= 0 else ExitStatus(signal=-code)
-        return f"the fork server (pid {self._server_pid}) {describe(status)}"
+        if self._server_status is None:
+            signal_child(self._server_pid, signal.SIGKILL)
+            self._server_status = _status(os.waitid(os.P_PID, self._server_pid, os.WEXITED))
+        return f"the fork server (pid {self._server_pid}) {describe(self._server_status)}"
 
     def _clear_tree(self) -> None:
         """Without its fork server nothing of the job may live: kill until nothing is left."""
@@ -360,19 +362,22 @@ class Agent:
         if self._clearing_until is not None:
             return
         self._link.close()
-        try:
-            handle = os.pidfd_open(self._server_pid)
-        except ProcessLookupError:
-            return  # gone, and reaped already
+        if self._server_status is not None:
+            return
+        handle = os.pidfd_open(self._server_pid)
         waiting = select.poll()
         waiting.register(handle, select.POLLIN)
         if not waiting.poll(LEAVE_TIMEOUT_S * 1000):
             signal_child(self._server_pid, signal.SIGKILL)
         os.close(handle)
-        try:
-            os.waitpid(self._server_pid, 0)
-        except ChildProcessError:
-            pass
+        self._server_status = _status(os.waitid(os.P_PID, self._server_pid, os.WEXITED))
+
+
+def _status(dead: os.waitid_result | None) -> ExitStatus:
+    assert dead is not None
+    if dead.si_code == os.CLD_EXITED:
+        return ExitStatus(dead.si_status)
+    return ExitStatus(signal=dead.si_status, core_dumped=dead.si_code == os.CLD_DUMPED)
 
 
 def _timed_out(local_ranks: tuple[int, ...], helpers: int) -> str:
