@@ -1,6 +1,20 @@
-"""`python -m phalanx`."""
+"""`python -m phalanx`: the command, without letting the user's files stand in for Python's.
 
-from phalanx.cli.main import main
+With `-m` Python looks for modules in the current directory first, and a `signal.py` or `select.py`
+next to a training script is common. That place is taken off the path before anything is imported
+that could be found there. Workers are started by exec and get the path they would have without us;
+what the user put on PYTHONPATH is kept. What `-m` itself imports before this line (collections,
+pkgutil) cannot be helped; the `phalanx` command has no such trouble.
+"""
+
+import sys
+
+__all__: list[str] = []
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]
+
+    from phalanx.cli.main import main
+
     main()
