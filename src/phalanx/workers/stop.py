@@ -196,7 +196,7 @@ class StopMachine:
         #: Local ranks of the workers that have not been reaped.
         self.alive: set[int] = set()
         self._orphans: tuple[Orphan, ...] = ()
-        #: Orphans that have had the stop signal. Subset of what was ever in `_orphans`.
+        #: Orphans that have had the stop signal. Only of those that are there: pids come again.
         self._told: set[int] = set()
         self._whole_group = False
         self._leftover_timeout_s = 0.0
@@ -223,6 +223,7 @@ class StopMachine:
                 return ()  # ChildrenSeen follows, and decides with both known
             case ChildrenSeen(orphans):
                 self._orphans = orphans
+                self._told.intersection_update(orphan.pid for orphan in orphans)
                 return self._children_seen(now)
             case StopOrdered(round_, signum, timeout_s):
                 return self._stop(signum, timeout_s, now) if self._concerns(round_) else ()
@@ -265,7 +266,10 @@ class StopMachine:
         end = now + timeout_s
         if self.phase is Phase.STOPPING:
             if self._kill_at is not None and end < self._kill_at:
+                helpers_told = self._helpers_at is None
                 self._set_stages(timeout_s, now)
+                if helpers_told:
+                    self._helpers_at = None
             return self._ticked(now)
         self.phase = Phase.STOPPING
         self._signum = signum
