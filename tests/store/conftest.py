@@ -75,7 +75,9 @@ class Server:
         port = 0
         for host in hosts:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listener = socket.create_server((host, port), family=family, backlog=4096)
+            listener = socket.create_server(
+                (host, port), family=family, backlog=4096, dualstack_ipv6=host == "::"
+            )
             port = listener.getsockname()[1]
             listeners.append(listener)
         fds = [listener.fileno() for listener in listeners]

@@ -35,6 +35,14 @@ def test_it_serves_both_address_families_on_one_store():
         assert server.client(host="::1").ask(wire.add(b"k", 0), 8) == wire.i64(5)
 
 
+def test_clients_of_a_dual_stack_socket_are_reported_by_their_ipv4_address():
+    with running_server(("::",)) as server:
+        assert server.client(host="127.0.0.1").is_quiet()
+        server.client(b"\xff", host="127.0.0.1").read_to_end()
+
+        assert server.line().startswith("store: closed a connection from 127.0.0.1: ")
+
+
 def test_accepted_sockets_have_nodelay_and_keepalive_from_the_listener():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         store_server._prepare(listener)
@@ -53,7 +61,7 @@ def test_accepted_sockets_have_nodelay_and_keepalive_from_the_listener():
 def test_it_imports_no_socket_module_no_asyncio_and_no_logging():
     code = "import sys, phalanx.net.store_server as s; print(*sorted(sys.modules))"
     loaded = subprocess.check_output(
-        [sys.executable, "-I", "-c", f"import sys; sys.path[:0]={sys.path!r}; {code}"]
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:0]={sys.path!r}; {code}"]
     )
 
     assert not {"socket", "asyncio", "logging", "threading", "typing", "enum", "dataclasses"} & set(
