@@ -36,9 +36,10 @@ class LogPaths:
             else:
                 log_dir = os.path.abspath(log_dir)
                 os.makedirs(log_dir, exist_ok=True)
-            name = run_id.replace(os.sep, "_").lstrip(".") or "job"
-            return cls(_fresh_dir(log_dir, name[:200] + "_"), temporary_dir)
+            return cls(_fresh_dir(log_dir, _folder_name(run_id) + "_"), temporary_dir)
         except OSError as error:
+            if temporary_dir is not None:
+                _remove(temporary_dir)
             where = f"log directory {log_dir}" if log_dir else f"directory in {temporary_root}"
             raise StartError(
                 f"the {where} cannot be created or written: {error.strerror}",
@@ -66,10 +67,19 @@ class LogPaths:
             files.append(os.path.join(folder, "error.json"))
         return files
 
-    def clean_up(self) -> None:
-        """Remove the temporary directory, if that is what it is. Never raises."""
+    def clean_up(self, *, keep_files: bool = False) -> None:
+        """Remove the temporary directory, if that is what it is. Never raises.
+
+        `keep_files`: only what is empty, so that error files stay to be read.
+        """
         if self._temporary_dir is not None:
-            _remove(self._temporary_dir)
+            _remove(self._temporary_dir, keep_files=keep_files)
+
+
+def _folder_name(run_id: str) -> str:
+    """The run id as one path component that, with eight digits more, no file system refuses."""
+    name = os.fsencode(run_id.replace(os.sep, "_").lstrip("."))[:200]
+    return name.decode(errors="ignore") or "job"  # a cut character is left out
 
 
 def _fresh_dir(parent: str, prefix: str) -> str:
@@ -82,15 +92,15 @@ def _fresh_dir(parent: str, prefix: str) -> str:
         return path
 
 
-def _remove(path: str) -> None:
+def _remove(path: str, *, keep_files: bool = False) -> None:
     """Remove a directory of ours with all in it, following no links."""
     try:
         with os.scandir(path) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    _remove(entry.path)
-                else:
+                    _remove(entry.path, keep_files=keep_files)
+                elif not keep_files:
                     os.unlink(entry.path)
         os.rmdir(path)
     except OSError:
-        pass  # somebody else's file in it, or gone already: not worth a word
+        pass  # a file that stays is in it, or it is gone already: not worth a word

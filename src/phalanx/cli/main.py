@@ -23,6 +23,7 @@ def main() -> NoReturn:
     """Entry point of the `phalanx` command. Leaves without the interpreter's own clean-up."""
     code = 70
     try:
+        _open_standard_streams()
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
         code = 130  # before there was anything to stop
@@ -33,11 +34,20 @@ def main() -> NoReturn:
 
         say("internal error; please report it with the lines below\n" + traceback.format_exc())
     finally:
-        try:
-            sys.stdout.flush()
-        except (OSError, ValueError):
-            pass
         os._exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Have descriptors 0, 1 and 2, whatever phalanx was started with.
+
+    With one of them closed, a pipe or socket of ours would get its number, and what is printed
+    would go into that.
+    """
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def run(words: Sequence[str]) -> int:
@@ -94,8 +104,7 @@ def _launch(line: CommandLine) -> int:
     for text in final_lines(outcome):
         say(text)
     code = exit_code(outcome)
-    if code == 0:
-        paths.clean_up()
+    paths.clean_up(keep_files=code != 0)
     return code
 
 
@@ -128,14 +137,31 @@ def _print_help() -> int:
         width = os.get_terminal_size(1).columns
     except OSError:
         width = 100
-    print(help_text(min(width, 110)), end="")
-    return 0
+    return _print(help_text(min(width, 110)))
 
 
 def _print_version() -> int:
     from phalanx import __version__
 
-    print(f"phalanx {__version__}")
+    return _print(f"phalanx {__version__}\n")
+
+
+def _print(text: str) -> int:
+    """To stdout. A reader that has seen enough (`| head`) is no error."""
+    rest = text.encode()
+    try:
+        while rest:
+            rest = rest[os.write(1, rest) :]
+    except BrokenPipeError:
+        pass
+    except OSError as error:
+        from phalanx.errors import ExitCode, StartError
+
+        raise StartError(
+            f"stdout cannot be written: {error.strerror}",
+            "is the disk full?",
+            exit_code=ExitCode.CANNOT_CREATE,
+        ) from None
     return 0
 
 

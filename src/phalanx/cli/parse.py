@@ -26,8 +26,10 @@ __all__ = ["CommandLine", "Setting", "parse"]
 _BY_NAME = {option.name: option for option in OPTIONS}
 _BY_SHORT = {option.short: option for option in OPTIONS if option.short}
 
-_YES = frozenset(("1", "true", "yes", "on"))
-_NO = frozenset(("0", "false", "no", "off"))
+#: What makes all else on the line irrelevant, mistakes included.
+_LEAVING = ("help", "version")
+_YES = frozenset(("true", "yes", "on"))
+_NO = frozenset(("false", "no", "off"))
 
 
 class Setting(Record):
@@ -71,9 +73,15 @@ def parse(words: Sequence[str], environ: Mapping[str, str]) -> CommandLine:
             break
         option, spelling, value = _split(word)
         position += 1
+        while option.is_flag and value and word[1] != "-" and word[2] != "=":
+            settings[option.name] = Setting("1", spelling)  # `-mr3` is `-m -r3`
+            word = "-" + value
+            option, spelling, value = _split(word)
         if option.is_flag:
             if value is not None:
                 raise UsageError(f"{spelling} takes no value, got {value!r}", f"write {spelling}")
+            if option.name in _LEAVING:
+                return CommandLine({option.name: Setting("1", spelling)}, None, ())
             value = "1"
         elif value is None:
             if position == len(words) or _looks_like_option(words[position]):
@@ -100,14 +108,25 @@ def _with_defaults(
                 settings[option.name] = Setting(option.default, "")
         elif not option.is_flag:
             settings[option.name] = Setting(text, option.variable)
-        elif text.strip().lower() in _YES:
+        elif _is_on(text, option.variable):
             settings[option.name] = Setting("1", option.variable)
-        elif text.strip().lower() not in _NO:
-            raise UsageError(
-                f"{option.variable} is {text!r}, which is neither on nor off",
-                f"set {option.variable} to 1 or 0, or unset it",
-            )
     return settings
+
+
+def _is_on(text: str, variable: str) -> bool:
+    """A flag's variable: any whole number, as in torchrun, or a word. Raises UsageError."""
+    word = text.strip().lower()
+    if word in _YES:
+        return True
+    if word in _NO:
+        return False
+    try:
+        return int(text) != 0
+    except ValueError:
+        raise UsageError(
+            f"{variable} is {text!r}, which is neither on nor off",
+            f"set {variable} to 1 or 0, or unset it",
+        ) from None
 
 
 def _split(word: str) -> tuple[Option, str, str | None]:

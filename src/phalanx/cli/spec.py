@@ -30,6 +30,11 @@ _SIGNALS = frozenset(
     "SIGUSR2 SIGVTALRM SIGWINCH SIGXCPU SIGXFSZ".split()
 )
 _LOOPBACK = ("localhost", "::1", "ip6-localhost")
+#: More workers on one node than any machine runs: a slip of the keyboard, found before it is tried.
+_MOST_WORKERS = 65536
+#: Eleven days: as good as for ever, and a number that every timer takes.
+_LONGEST_TIMEOUT_S = 1_000_000
+_EVENT_LOG_HANDLERS = ("null", "console", "dynamic_rendezvous")
 
 
 class Plan(Record):
@@ -78,7 +83,7 @@ def build(
         role=line.text("role") or "default",
         max_restarts=_whole_number(line, "max-restarts", at_least=0),
         log_dir=line.text("log-dir"),
-        shutdown_timeout_s=_shutdown_timeout(line, environ),
+        shutdown_timeout_s=_shutdown_timeout(line, environ, notes),
         stop_signal_to=_stop_signal_to(line, command),
         signals_to_handle=_signals(line, notes),
         virtual_local_rank=line.flag("virtual-local-rank"),
@@ -106,7 +111,13 @@ def _command(line: CommandLine, environ: Mapping[str, str], executable: str) -> 
 def _local_world_size(line: CommandLine, count_workers: Callable[[str], int]) -> int:
     if line.text("nproc-per-node") in ("cpu", "gpu", "xpu", "auto"):
         return count_workers(line.text("nproc-per-node") or "")
-    return _whole_number(line, "nproc-per-node", at_least=1, instead="cpu, gpu, xpu or auto")
+    return _whole_number(
+        line,
+        "nproc-per-node",
+        at_least=1,
+        at_most=_MOST_WORKERS,
+        instead="cpu, gpu, xpu or auto",
+    )
 
 
 def _nodes(line: CommandLine) -> tuple[int, int]:
@@ -182,6 +193,8 @@ def _static_address(line: CommandLine, endpoint: str, port: int | None) -> Store
             )
         return _store_address(host, number or None)
     host = (line.text("master-addr") or "127.0.0.1").strip().strip("[]")
+    if not _is_host(host):
+        raise _bad(line.settings["master-addr"], "master-addr", "a host name or an address")
     return _store_address(host, 29500 if port is None else port or None)
 
 
@@ -193,10 +206,7 @@ def _master_port(line: CommandLine) -> int | None:
     """The port named by --master-port; 0 means any free one; None: not given."""
     if not line.given("master-port"):
         return None
-    port = _whole_number(line, "master-port", at_least=0)
-    if port > 65535:
-        raise _bad(line.settings["master-port"], "master-port", "at most 65535")
-    return port
+    return _whole_number(line, "master-port", at_least=0, at_most=65535)
 
 
 def _endpoint(text: str) -> tuple[str, int | None]:
@@ -210,15 +220,22 @@ def _endpoint(text: str) -> tuple[str, int | None]:
         if not colon:
             host, port_text = text, ""
         well_formed = bool(host) and (not colon or bool(port_text))
-    legal = all(c.isascii() and (c.isalnum() or c in "_.:-") for c in host)
-    if port_text and not (port_text.isascii() and port_text.isdigit() and int(port_text) < 65536):
+    if port_text and not _is_port(port_text):
         well_formed = False
-    if not (well_formed and legal):
+    if not (well_formed and _is_host(host)):
         raise UsageError(
             f"{text!r} is not an endpoint",
             "write HOST, HOST:PORT or [IPV6]:PORT, with a port below 65536",
         )
     return host, int(port_text) if port_text else None
+
+
+def _is_host(text: str) -> bool:
+    return bool(text) and all(c.isascii() and (c.isalnum() or c in "_.:-") for c in text)
+
+
+def _is_port(text: str) -> bool:
+    return len(text) <= 5 and text.isascii() and text.isdigit() and int(text) < 65536
 
 
 def _check_conf(line: CommandLine, notes: list[str]) -> None:
@@ -247,6 +264,14 @@ def _check_output(line: CommandLine, notes: list[str]) -> None:
     for name in ("local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"):
         if line.text(name):
             notes.append(f"{_source(line.settings[name], name)}: not yet, all output is shown")
+    ranks = line.settings["local-ranks-filter"]
+    if ranks.text and not all(_is_rank(rank) for rank in ranks.text.split(",")):
+        wanted = "local ranks with commas between"
+        raise _bad(ranks, "local-ranks-filter", wanted, "--local-ranks-filter=0,2")
+
+
+def _is_rank(text: str) -> bool:
+    return text.strip().isascii() and text.strip().isdigit()
 
 
 def _streams(setting: Setting, name: str) -> bool:
@@ -255,7 +280,7 @@ def _streams(setting: Setting, name: str) -> bool:
     for part in setting.text.split(","):
         rank, colon, digit = part.rpartition(":")
         digit_fine = digit in ("0", "1", "2", "3")
-        rank_fine = rank.strip().isdigit() if colon else setting.text == digit
+        rank_fine = _is_rank(rank) if colon else setting.text == digit
         if not (digit_fine and rank_fine):
             raise _bad(
                 setting,
@@ -278,6 +303,12 @@ def _check_accepted(line: CommandLine, notes: list[str]) -> None:
         setting = line.settings.get(name)
         if setting is not None and setting.text not in choices:
             raise _bad(setting, name, "one of " + ", ".join(choices))
+    events = line.settings["event-log-handler"]
+    if events.text not in _EVENT_LOG_HANDLERS:
+        raise _bad(events, "event-log-handler", "one of " + ", ".join(_EVENT_LOG_HANDLERS))
+    if events.text != "null":
+        source = _source(events, "event-log-handler")
+        notes.append(f"{source}: not yet, no events are written")
     if line.text("numa-binding"):
         notes.append("--numa-binding: not yet, workers are not bound to CPUs")
     if line.text("logs-specs") not in (None, "default"):
@@ -296,6 +327,9 @@ def _signals(line: CommandLine, notes: list[str]) -> tuple[str, ...]:
         if name in ("SIGKILL", "SIGSTOP"):
             raise _bad(setting, "signals-to-handle", "without SIGKILL and SIGSTOP: no program "
                        "can handle those", "leave them out")  # fmt: skip
+        if name == "SIGCHLD":
+            raise _bad(setting, "signals-to-handle", "without SIGCHLD: phalanx is told by it that "
+                       "a process has ended", "leave it out")  # fmt: skip
         if name in _SIGNALS:
             known.append(name)
         elif name:
@@ -303,14 +337,27 @@ def _signals(line: CommandLine, notes: list[str]) -> tuple[str, ...]:
     return tuple(known)
 
 
-def _shutdown_timeout(line: CommandLine, environ: Mapping[str, str]) -> float | None:
+def _shutdown_timeout(
+    line: CommandLine, environ: Mapping[str, str], notes: list[str]
+) -> float | None:
     if line.given("shutdown-timeout"):
-        return float(_whole_number(line, "shutdown-timeout", at_least=0))
+        source = _source(line.settings["shutdown-timeout"], "shutdown-timeout")
+        seconds: float | None = _whole_number(line, "shutdown-timeout", at_least=0)
+    else:
+        source = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+        seconds = _seconds_of_variable(environ)
+    if seconds is not None and seconds > _LONGEST_TIMEOUT_S:
+        notes.append(f"{source} is cut to {_LONGEST_TIMEOUT_S} s, which is eleven days")
+        return float(_LONGEST_TIMEOUT_S)
+    return None if seconds is None else float(seconds)
+
+
+def _seconds_of_variable(environ: Mapping[str, str]) -> float | None:
     text = environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
     if text is None:
         return None
     seconds = _number(Setting(text, ""))
-    if seconds is None or not 0 <= seconds <= 1e9:
+    if seconds is None or not seconds >= 0:
         raise UsageError(
             f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT is {text!r}, which is no number of seconds",
             "set it to a number, 0 or more, or unset it",
@@ -328,7 +375,9 @@ def _stop_signal_to(line: CommandLine, command: Command) -> StopSignalTo:
     return StopSignalTo(setting.text)
 
 
-def _whole_number(line: CommandLine, name: str, *, at_least: int, instead: str = "") -> int:
+def _whole_number(
+    line: CommandLine, name: str, *, at_least: int, at_most: int | None = None, instead: str = ""
+) -> int:
     setting = line.settings[name]
     try:
         number = int(setting.text)
@@ -337,6 +386,8 @@ def _whole_number(line: CommandLine, name: str, *, at_least: int, instead: str =
         raise _bad(setting, name, kind) from None
     if number < at_least:
         raise _bad(setting, name, f"at least {at_least}")
+    if at_most is not None and number > at_most:
+        raise _bad(setting, name, f"at most {at_most}")
     return number
 
 

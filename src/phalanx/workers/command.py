@@ -14,6 +14,9 @@ from phalanx.job import CommandKind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from importlib.machinery import ModuleSpec
+
     from phalanx.job import Command, JobSpec
 
 __all__ = ["check_command", "fill_local_rank", "worker_argv"]
@@ -74,14 +77,19 @@ def check_command(spec: JobSpec) -> None:
         _check_program(command.target)
         return
     if command.python != sys.executable:
-        _check_program(command.python, what="PYTHON_EXEC")
-    targets = {fill_local_rank(command.target, r): None for r in range(spec.local_world_size)}
-    for target in targets:
+        _check_interpreter(command.python)
+    for target in _targets(command.target, spec.local_world_size):
         if command.kind is CommandKind.MODULE:
             if command.python == sys.executable:
                 _check_module(target)
         elif target != "-":
             _check_script(target, as_main=command.kind is CommandKind.SCRIPT)
+
+
+def _targets(target: str, local_world_size: int) -> Iterable[str]:
+    if "$" not in target:
+        return (target,)
+    return {fill_local_rank(target, local_rank): None for local_rank in range(local_world_size)}
 
 
 def _check_script(path: str, *, as_main: bool) -> None:
@@ -93,8 +101,8 @@ def _check_script(path: str, *, as_main: bool) -> None:
                     "name the script itself, or use -m for a module",
                 )
             return
-        with open(path, "rb"):
-            pass
+        # Not waiting: a script may come through a named pipe that nobody writes to yet.
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except FileNotFoundError:
         raise StartError(f"there is no file {path}", _missing_hint(path, as_main)) from None
     except PermissionError:
@@ -108,55 +116,137 @@ def _missing_hint(path: str, as_main: bool) -> str:
     bare_name = not path.endswith(".py") and os.sep not in path
     if as_main and bare_name and ("." in path or path.isidentifier()):
         return "use -m to run a module, --no-python to run a program"
-    return f"the current directory is {os.getcwd()}"
+    try:
+        return f"the current directory is {os.getcwd()}"
+    except OSError:
+        return "the current directory has been removed"
 
 
-def _check_program(name: str, what: str = "the program") -> None:
-    if os.sep in name:
-        candidates = [name]
-    else:
-        candidates = [os.path.join(folder or ".", name) for folder in os.get_exec_path()]
-    found = next((path for path in candidates if os.path.exists(path)), None)
+def _check_interpreter(name: str) -> None:
+    hint = "set PYTHON_EXEC to the workers' interpreter, or unset it"
+    found = _find_program(name)
+    if found is None:
+        raise StartError(f"PYTHON_EXEC is {name}, which is not there", hint)
+    if not _is_executable(found):
+        raise StartError(f"PYTHON_EXEC is {name}, which is not executable", hint)
+
+
+def _check_program(name: str) -> None:
+    found = _find_program(name)
     if found is None:
         where = "" if os.sep in name else " on PATH"
-        raise StartError(f"{what} {name} is not found{where}", "check the name, or give its path")
-    if any(os.access(path, os.X_OK) and not os.path.isdir(path) for path in candidates):
-        return
+        raise StartError(f"there is no program {name}{where}", "check the name, or give its path")
     if os.path.isdir(found):
         raise StartError(f"{found} is a directory", "name a program in it")
-    raise StartError(f"{found} is not executable", f"chmod +x {found}, or leave --no-python out")
+    if not _is_executable(found):
+        raise StartError(
+            f"{found} is not executable", f"chmod +x {found}, or leave --no-python out"
+        )
+    interpreter = _named_in_first_line(found)
+    if interpreter and not os.path.exists(interpreter):
+        raise StartError(
+            f"{found} asks for {interpreter}, which is not there", "correct its first line (#!)"
+        )
+
+
+def _find_program(name: str) -> str | None:
+    """Where it is, looked up on PATH as exec does; if none can be executed, one that cannot be."""
+    if os.sep in name:
+        return name if os.path.exists(name) else None
+    paths = [os.path.join(folder or ".", name) for folder in os.get_exec_path()]
+    there = [path for path in paths if os.path.exists(path)]
+    return next(filter(_is_executable, there), there[0] if there else None)
+
+
+def _is_executable(path: str) -> bool:
+    return os.access(path, os.X_OK) and not os.path.isdir(path)
+
+
+def _named_in_first_line(path: str) -> str:
+    """The interpreter that a script names after `#!`; empty if it is none, or cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""  # a program may be executable and not readable
+    try:
+        first_line, newline, _ = os.read(fd, 256).partition(b"\n")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+    if not newline or not first_line.startswith(b"#!"):
+        return ""
+    words = os.fsdecode(first_line[2:]).strip(" \t").split(" ")
+    return words[0].split("\t")[0]
 
 
 def _check_module(name: str) -> None:
-    """Is there such a module, seen from the current directory? Imports none of its parents."""
-    from importlib.machinery import PathFinder
+    """Is there such a module, seen from the current directory? Imports none of its parents.
 
-    path = [os.getcwd(), *sys.path]
+    Whatever cannot be told without importing something is left to Python.
+    """
+    try:
+        problem = _module_problem(name)
+    except Exception:
+        return  # a finder that needs the parent imported: a namespace package in another one
+    if problem is not None:
+        raise StartError(*problem)
+
+
+def _module_problem(name: str) -> tuple[str, str] | None:
+    """Why `python -m name` would not find it, and what to do; None if nothing is known against it.
+
+    Raises whatever a finder raises.
+    """
+    where: list[str] | None = None
     parts = name.split(".")
-    if not all(part.isidentifier() for part in parts):
-        raise StartError(f"{name!r} is no module name", "for a file leave -m out")
-    where: list[str] | None = path
+    if not all(parts):
+        return f"{name!r} is no module name", _hint(name)
     for depth in range(len(parts)):
         dotted = ".".join(parts[: depth + 1])
-        spec = PathFinder.find_spec(dotted, where)
-        if spec is None and depth == 0:
-            spec = next(filter(None, (f.find_spec(dotted, None) for f in sys.meta_path)), None)
+        if depth and where is None:
+            return f"{'.'.join(parts[:depth])} is a module, so there is no {name}", _hint(name)
+        spec = _find_module(dotted, where)
         if spec is None:
-            raise StartError(f"there is no module {dotted}", _module_hint(dotted))
-        if spec.submodule_search_locations is None or _extends_its_path(spec.origin):
-            return
-        where = list(spec.submodule_search_locations)
+            return f"there is no module {dotted}", _hint(name)
+        if _extends_its_path(spec.origin):
+            return None
+        places = spec.submodule_search_locations
+        where = None if places is None else list(places)
+    if where is not None and _find_module(f"{name}.__main__", where) is None:
+        return f"{name} is a package without a __main__", f"name a module in it: {name}.MODULE"
+    return None
+
+
+def _find_module(dotted: str, where: list[str] | None) -> ModuleSpec | None:
+    from importlib.machinery import PathFinder
+
+    if where is None and (spec := PathFinder.find_spec(dotted, [_cwd(), *sys.path])):
+        return spec
+    for finder in sys.meta_path:
+        find_spec = getattr(finder, "find_spec", None)
+        found: ModuleSpec | None = find_spec(dotted, where) if find_spec is not None else None
+        if found is not None:
+            return found
+    return None
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _extends_its_path(origin: str | None) -> bool:
     """A package may look for its modules where only running it tells; then Python is asked."""
-    if origin is None or not origin.endswith(".py"):
+    if origin is None or not origin.endswith("__init__.py"):
         return False
     with open(origin, "rb") as source:
         return b"__path__" in source.read()
 
 
-def _module_hint(name: str) -> str:
-    if name.endswith(".py") or os.path.exists(name + ".py"):
-        return "for a file leave -m out"
+def _hint(name: str) -> str:
+    if name.endswith(".py"):
+        return "for a file leave -m out, for a module leave .py out"
     return "check the name, the current directory and PYTHONPATH; is it installed here?"

@@ -29,7 +29,8 @@ def _write_error_file(error: Exception) -> None:
 
 
 def _main() -> None:
-    del sys.path[0]  # the folder of this file is nobody's business
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the folder of this file is nobody's business
     sys.argv = sys.argv[1:]
     faulthandler.enable()
     try:

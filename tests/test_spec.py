@@ -1,0 +1,452 @@
+"""From settings to the `JobSpec`: values, defaults, which rendezvous is meant, notes, mistakes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.cli.options import OPTIONS
+from phalanx.cli.parse import CommandLine, Setting, parse
+from phalanx.cli.spec import Plan, build
+from phalanx.errors import ExitCode, PhalanxError, StartError, UsageError
+from phalanx.job import CommandKind, JobSpec, StopSignalTo, StoreAddress
+
+
+def plan_of(*words: str, **environ: str) -> Plan:
+    """The plan for a line; `s.py` is the script unless the words hold one after `--`."""
+    line = parse(words if "--" in words else (*words, "s.py"), environ)
+    return plan(line, environ)
+
+
+def plan(line: CommandLine, environ: dict[str, str]) -> Plan:
+    return build(
+        line,
+        environ,
+        executable="/venv/bin/python",
+        count_workers={"cpu": 6, "gpu": 8, "xpu": 5, "auto": 4}.__getitem__,
+        fresh_id=lambda: "fresh",
+    )
+
+
+def spec_of(*words: str, **environ: str) -> JobSpec:
+    return plan_of(*words, **environ).spec
+
+
+def error_of(*words: str, **environ: str) -> PhalanxError:
+    with pytest.raises(PhalanxError) as caught:
+        plan_of(*words, **environ)
+    return caught.value
+
+
+def test_the_defaults_are_torchruns() -> None:
+    assert plan_of() == Plan(
+        JobSpec(
+            command=spec_of().command,
+            run_id="fresh",
+            local_world_size=1,
+            store=StoreAddress("localhost", None),
+            min_nodes=1,
+            max_nodes=1,
+            node_rank=0,
+            role="default",
+            max_restarts=0,
+            log_dir=None,
+            shutdown_timeout_s=None,
+            stop_signal_to=StopSignalTo.LEADER,
+            signals_to_handle=("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"),
+            virtual_local_rank=False,
+        ),
+        notes=(),
+    )
+
+
+# What is run
+
+
+def test_a_script_is_run_by_the_interpreter_of_phalanx() -> None:
+    command = spec_of("--", "train.py", "--lr", "1").command
+
+    assert command.kind is CommandKind.SCRIPT
+    assert (command.target, command.args) == ("train.py", ("--lr", "1"))
+    assert command.python == "/venv/bin/python"
+
+
+@pytest.mark.parametrize(("value", "python"), [("/other", "/other"), ("", "/venv/bin/python")])
+def test_python_exec_names_the_workers_interpreter(value: str, python: str) -> None:
+    assert spec_of(PYTHON_EXEC=value).command.python == python
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["-m"], CommandKind.MODULE),
+        (["--no-python"], CommandKind.PROGRAM),
+        (["--run-path"], CommandKind.RUN_PATH),
+        (["--run-path", "--no-python"], CommandKind.RUN_PATH),
+        (["--run-path", "-m"], CommandKind.RUN_PATH),
+    ],
+)
+def test_kinds_of_command(words: list[str], kind: CommandKind) -> None:
+    assert spec_of(*words).command.kind is kind
+
+
+def test_module_and_no_python_exclude_each_other() -> None:
+    assert str(error_of("-m", "--no-python")) == "--module and --no-python exclude each other"
+
+
+@pytest.mark.parametrize("script", ["", "  "])
+def test_nothing_to_run(script: str) -> None:
+    error = error_of("--", script)
+
+    assert (str(error), error.exit_code) == ("nothing to run", ExitCode.USAGE)
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1", 1), (" 2 ", 2), ("+2", 2), ("1_0", 10), ("cpu", 6), ("gpu", 8), ("xpu", 5), ("auto", 4)],
+)
+def test_nproc_per_node(text: str, number: int) -> None:
+    assert spec_of(f"--nproc-per-node={text}").local_world_size == number
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("0", "at least 1"),
+        ("-1", "at least 1"),
+        ("1.5", "a whole number, cpu, gpu, xpu or auto"),
+        ("abc", "a whole number, cpu, gpu, xpu or auto"),
+        ("CPU", "a whole number, cpu, gpu, xpu or auto"),
+        ("", "a whole number, cpu, gpu, xpu or auto"),
+        ("1000000000", "at most 65536"),
+        ("9" * 5000, "a whole number, cpu, gpu, xpu or auto"),
+    ],
+)
+def test_nproc_per_node_refused(text: str, wanted: str) -> None:
+    error = error_of(f"--nproc-per-node={text}")
+
+    assert str(error) == f"--nproc-per-node is {text!r}, but must be {wanted}"
+    assert error.exit_code == ExitCode.USAGE
+
+
+def test_a_message_names_the_variable_that_a_bad_value_came_from() -> None:
+    error = error_of(PET_NPROC_PER_NODE="many")
+
+    assert str(error).startswith("PET_NPROC_PER_NODE is 'many'")
+    assert error.hint == "`phalanx --help` describes --nproc-per-node"
+    assert "PET_MAX_RESTARTS is ''" in str(error_of(PET_MAX_RESTARTS=""))
+    assert "--max_restarts is 'x'" in str(error_of("--max_restarts=x"))
+
+
+@pytest.mark.parametrize(("text", "nodes"), [("1", (1, 1)), ("1:1", (1, 1)), (" 1 ", (1, 1))])
+def test_nnodes(text: str, nodes: tuple[int, int]) -> None:
+    spec = spec_of(f"--nnodes={text}")
+
+    assert (spec.min_nodes, spec.max_nodes) == nodes
+
+
+@pytest.mark.parametrize("text", ["", "x", "1:", ":1", "1:2:3", "0", "2:1", "-1", "1.0"])
+def test_nnodes_refused(text: str) -> None:
+    error = error_of(f"--nnodes={text}")
+
+    assert str(error).startswith(f"--nnodes is {text!r}, but must be ")
+    assert error.hint.startswith("for instance --nnodes=")
+    assert error.exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("words", [["--nnodes=2"], ["--nnodes=1:2"], ["--standalone", "--nn=2"]])
+def test_several_nodes_are_not_yet_there(words: list[str]) -> None:
+    error = error_of(*words)
+
+    assert isinstance(error, StartError)
+    assert "not yet on several nodes" in str(error)
+    assert error.exit_code == ExitCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("text", ["-1", "x", "1.5", ""])
+def test_max_restarts_refused(text: str) -> None:
+    assert "--max-restarts is " in str(error_of(f"--max-restarts={text}"))
+    assert spec_of("--max-restarts=3").max_restarts == 3
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "x", ""])
+def test_monitor_interval_is_checked_though_it_has_no_effect(text: str) -> None:
+    assert "a number of seconds above 0" in str(error_of(f"--monitor-interval={text}"))
+    assert plan_of("--monitor-interval=1e-3").notes == ()
+
+
+# Which rendezvous
+
+NAMED = ("127.0.0.1", 29500)
+
+
+@pytest.mark.parametrize(
+    ("words", "run_id", "host", "port"),
+    [
+        ([], "fresh", "localhost", None),
+        (["--rdzv-id=mine"], "fresh", "localhost", None),
+        (["--standalone"], "fresh", "localhost", None),
+        (["--standalone", "--rdzv-backend=etcd", "--rdzv-id=x", "--rdzv-endpoint=h:1"],
+         "fresh", "localhost", None),
+        (["--standalone", "--master-port=1234"], "fresh", "localhost", None),
+        (["--master-port=1234"], "none", "127.0.0.1", 1234),
+        (["--master-port=0"], "none", "127.0.0.1", None),
+        (["--master-port=1234", "--rdzv-id=mine"], "mine", "127.0.0.1", 1234),
+        (["--master-port=1234", "--master-addr=host"], "none", "host", 1234),
+        (["--master-port=1234", "--master-addr=[::1]"], "none", "::1", 1234),
+        (["--master-addr=host"], "fresh", "localhost", None),
+        (["--rdzv-endpoint=host:12"], "none", "host", 12),
+        (["--rdzv-endpoint= host:12 "], "none", "host", 12),
+        (["--rdzv-endpoint=[::1]:12", "--master-port=3"], "none", "::1", 12),
+        (["--rdzv-endpoint=host:0"], "none", "host", None),
+        (["--rdzv-backend=c10d"], "none", "localhost", None),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=host"], "none", "host", None),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=host:12"], "none", "host", None),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=[::1]"], "none", "::1", None),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=h:1", "--local-addr=10.0.0.7"],
+         "none", "10.0.0.7", None),
+        (["--rdzv-backend=c10d", "--rdzv-id=a/b"], "a/b", "localhost", None),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)  # fmt: skip
+def test_which_rendezvous_is_meant(
+    words: list[str], run_id: str, host: str, port: int | None
+) -> None:
+    spec = spec_of(*words)
+
+    assert (spec.run_id, spec.store.host, spec.store.port) == (run_id, host, port)
+    assert spec.store.loopback == (host in ("localhost", "127.0.0.1", "::1"))
+
+
+def test_an_empty_run_id_is_made_up_and_said() -> None:
+    plan = plan_of("--rdzv-backend=c10d", "--rdzv-id=")
+
+    assert plan.spec.run_id == "fresh"
+    assert plan.notes == ("--rdzv-id is empty: the run id is fresh",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["host:", ":12", "[::1", "[]:1", "[::1]x", "ho st:1", "host:65536", "host:-1", "host:x",
+     "host:123456", "h:" + "1" * 5000, "höst:1", "host:\uff11", "a/b:1"],
+)  # fmt: skip
+def test_what_is_no_endpoint(text: str) -> None:
+    error = error_of(f"--rdzv-endpoint={text}")
+
+    assert str(error) == f"{text!r} is not an endpoint"
+    assert error.exit_code == ExitCode.USAGE
+
+
+def test_a_static_endpoint_needs_a_port() -> None:
+    error = error_of("--rdzv-endpoint=host")
+
+    assert "HOST:PORT in a static job" in str(error)
+    assert error.hint == "for instance --rdzv-endpoint=host:29500"
+
+
+@pytest.mark.parametrize("text", ["ho st", "h/x", "höst"])
+def test_a_master_address_that_is_none(text: str) -> None:
+    assert "a host name or an address" in str(error_of("--master-port=1", f"--master-addr={text}"))
+
+
+@pytest.mark.parametrize("text", ["65536", "-1", "x", ""])
+def test_a_master_port_that_is_none(text: str) -> None:
+    assert f"--master-port is {text!r}" in str(error_of(f"--master-port={text}"))
+
+
+def test_node_rank() -> None:
+    assert "less than the 1 of --nnodes" in str(error_of("--node-rank=1", "--master-port=1"))
+    assert plan_of("--node-rank=1", "--rdzv-backend=c10d").notes == (
+        "--node-rank has no effect with --rdzv-backend=c10d",
+    )
+
+
+def test_back_ends() -> None:
+    assert "one of static, c10d, etcd, etcd-v2" in str(error_of("--rdzv-backend=zk"))
+    for name in ("etcd", "etcd-v2"):
+        error = error_of(f"--rdzv-backend={name}")
+        assert "not yet" in str(error)
+        assert error.exit_code == ExitCode.UNAVAILABLE
+
+
+def test_rdzv_conf_ignores_unknown_keys_with_a_line() -> None:
+    assert plan_of("--rdzv-conf= join_timeout = 5 ,is_host=1").notes == ()
+    assert plan_of("--rdzv-conf='a=1,timeout=3'").notes == ("--rdzv-conf: ignored, not known: 'a",)
+
+
+@pytest.mark.parametrize("text", ["a", "a=", "=1", "a=1,", "a=1,,b=2"])
+def test_rdzv_conf_refused(text: str) -> None:
+    assert "pairs KEY=VALUE with commas between" in str(error_of(f"--rdzv-conf={text}"))
+
+
+# Stopping
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "seconds"),
+    [
+        ([], {}, None),
+        (["--shutdown-timeout=0"], {}, 0.0),
+        (["--shutdown-timeout=5"], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}, 5.0),
+        ([], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7.5"}, 7.5),
+        ([], {"PET_SHUTDOWN_TIMEOUT": "8", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}, 8.0),
+    ],
+)
+def test_shutdown_timeout(words: list[str], environ: dict[str, str], seconds: float | None) -> None:
+    assert spec_of(*words, **environ).shutdown_timeout_s == seconds
+
+
+@pytest.mark.parametrize("text", ["-1", "x", "1.5", ""])
+def test_shutdown_timeout_refused(text: str) -> None:
+    assert f"--shutdown-timeout is {text!r}" in str(error_of(f"--shutdown-timeout={text}"))
+
+
+@pytest.mark.parametrize("text", ["-5", "soon", "nan", ""])
+def test_shutdown_timeout_of_torchs_variable_refused(text: str) -> None:
+    error = error_of(TORCH_ELASTIC_SHUTDOWN_TIMEOUT=text)
+
+    assert str(error).startswith(f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT is {text!r}")
+
+
+@pytest.mark.parametrize(
+    ("words", "environ"),
+    [
+        (["--shutdown-timeout=1" + "0" * 400], {}),
+        (["--shutdown-timeout=1000001"], {}),
+        ([], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "inf"}),
+    ],
+    ids=["400 digits", "1000001", "inf"],
+)
+def test_a_shutdown_timeout_beyond_every_timer_is_cut_and_said(
+    words: list[str], environ: dict[str, str]
+) -> None:
+    plan = plan_of(*words, **environ)
+
+    assert plan.spec.shutdown_timeout_s == 1_000_000
+    assert "is cut to 1000000 s" in plan.notes[0]
+
+
+def test_signals_to_handle() -> None:
+    plan = plan_of("--signals-to-handle= SIGUSR1 ,SIGTERM,SIGBOGUS,")
+
+    assert plan.spec.signals_to_handle == ("SIGUSR1", "SIGTERM")
+    assert plan.notes == ("--signals-to-handle: no signal is called SIGBOGUS",)
+    assert spec_of("--signals-to-handle=").signals_to_handle == ()
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP", "SIGCHLD"])
+def test_signals_that_cannot_be_handled_are_refused(name: str) -> None:
+    assert f"without {name}" in str(error_of(f"--signals-to-handle=SIGTERM,{name}")).replace(
+        "SIGKILL and SIGSTOP", name
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "who"),
+    [
+        ([], StopSignalTo.LEADER),
+        (["-m"], StopSignalTo.LEADER),
+        (["--no-python"], StopSignalTo.GROUP),
+        (["--stop-signal-to=group"], StopSignalTo.GROUP),
+        (["--no-python", "--stop-signal-to=leader"], StopSignalTo.LEADER),
+    ],
+)
+def test_who_gets_the_stop_signal(words: list[str], who: StopSignalTo) -> None:
+    assert spec_of(*words).stop_signal_to is who
+
+
+def test_who_gets_the_stop_signal_refused() -> None:
+    assert "leader or group" in str(error_of("--stop-signal-to=all"))
+
+
+# Output, and what is accepted for torchrun's sake
+
+
+@pytest.mark.parametrize("option", ["--redirects", "--tee"])
+@pytest.mark.parametrize("text", ["4", "", "0:1,", "0:4", "x:1", "33", "1,2", "0:"])
+def test_stream_selections_refused(option: str, text: str) -> None:
+    assert f"{option} is {text!r}" in str(error_of(f"{option}={text}"))
+
+
+@pytest.mark.parametrize("text", ["3", "0:1", "0:1,1:2", "10:3"])
+def test_stream_selections_are_accepted_with_a_note_that_they_are_not_yet_there(text: str) -> None:
+    assert plan_of(f"--redirects={text}").notes == (
+        "--redirects: not yet, output goes to the console",
+    )
+    assert plan_of("--tee=0", "--redirects=0:0").notes == ()
+
+
+def test_filters() -> None:
+    assert plan_of("--local-ranks-filter=0, 2").notes == (
+        "--local-ranks-filter: not yet, all output is shown",
+    )
+    assert "local ranks with commas" in str(error_of("--local-ranks-filter=0,x"))
+    assert "not yet" in plan_of("--duplicate-stdout-filters=a,b").notes[0]
+    assert "not yet" in plan_of("--duplicate-stderr-filters=a,b").notes[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "good", "bad"),
+    [
+        ("start-method", "fork", "bogus"),
+        ("event-log-handler", "null", "nosuch"),
+        ("logs-specs", "default", "mine"),
+    ],
+)
+def test_options_without_effect_are_checked(option: str, good: str, bad: str) -> None:
+    assert plan_of(f"--{option}={good}").notes == ()
+    assert f"--{option} is {bad!r}" in str(error_of(f"--{option}={bad}"))
+
+
+def test_choices_hold_for_variables_too() -> None:
+    assert "PET_START_METHOD is 'bogus'" in str(error_of(PET_START_METHOD="bogus"))
+
+
+def test_what_is_wished_and_not_done_is_said() -> None:
+    assert plan_of("--event-log-handler=console").notes == (
+        "--event-log-handler: not yet, no events are written",
+    )
+    assert plan_of("--numa-binding=node").notes == (
+        "--numa-binding: not yet, workers are not bound to CPUs",
+    )
+    assert "--numa-binding is 'x'" in str(error_of("--numa-binding=x"))
+
+
+def test_an_empty_role_is_the_default_one() -> None:
+    assert spec_of("--role=").role == "default"
+    assert spec_of("--role=trainer").role == "trainer"
+
+
+# Anything at all
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([option.name for option in OPTIONS if option.metavar]),
+        st.one_of(
+            st.text(max_size=6),
+            st.text(alphabet="0123456789:,.-=x[] ", max_size=8),
+            st.integers().map(str),
+            st.floats().map(str),
+        ),
+        max_size=4,
+    )
+)
+def test_build_raises_nothing_but_errors_that_are_explained(values: dict[str, str]) -> None:
+    settings = {option.name: Setting(option.default, "") for option in OPTIONS
+                if option.default is not None}  # fmt: skip
+    settings |= {name: Setting(text, f"--{name}") for name, text in values.items()}
+    try:
+        result = plan(CommandLine(settings, "s.py", ()), {})
+    except (UsageError, StartError) as error:
+        problem = error
+    else:
+        assert 1 <= result.spec.local_world_size <= 65536
+        assert all("\n" not in note for note in result.notes) or "\n" in str(values)
+        return
+    assert str(problem)
+    assert problem.hint
