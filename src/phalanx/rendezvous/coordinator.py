@@ -24,7 +24,8 @@ the job, unless its workers had already failed for good.
 
 *Restarts* are counted here and nowhere else; the count goes to all workers in the assignment.
 
-Messages of an older round change nothing. Invariants, each checked: one round at a time · no node
+Messages of an older round change nothing, nor do messages that come twice. A node that joins after
+the end is told how the job ended. Invariants, each checked: one round at a time · no node
 in a round before its last one's workers are gone · the restart count never exceeds the maximum ·
 a node id that was dropped never comes back · after CLOSED nothing is started.
 
@@ -123,11 +124,14 @@ class Coordinator:
         #: When the stop was requested; what fails later is collateral.
         self._stop_at = 0.0
         self._unfit: tuple[tuple[int, str], ...] = ()
+        #: How the job ended; None before CLOSED.
+        self._outcome: Outcome | None = None
 
     def handle(self, event: CoordinatorEvent, now: float) -> Sequence[CoordinatorEffect]:
         """Take one event in, give back what to do, in order."""
-        if self.phase is Phase.CLOSED:
-            return ()
+        if self._outcome is not None:
+            late = isinstance(event, NodeJoined)
+            return (CloseJob(event.node, self._outcome),) if late else ()
         match event:
             case NodeJoined():
                 return self._joined(event)
@@ -140,8 +144,8 @@ class Coordinator:
                 return self._gone(self._members[node], event)
             case NodeFailed(node, reason):
                 return self._node_failed(node, reason)
-            case StopRequested(_, signum):
-                return self._stop_requested(signum, now)
+            case StopRequested(node, signum):
+                return self._stop_requested(node, signum, now)
             case _:
                 return ()
 
@@ -192,6 +196,8 @@ class Coordinator:
         ours = failure.local_rank is None
         if ours and all(member.succeeded for member in self._members.values()):
             return ()  # the store is gone, but nobody needs it any more
+        if any(failure == known for _at, known in self._failures):
+            return ()  # told twice
         self._failures.append((at, failure))
         return self._end_round(StopReason.FAILURE, SIGTERM)
 
@@ -205,13 +211,15 @@ class Coordinator:
             if member.busy
         ]
 
-    def _stop_requested(self, signum: int, now: float) -> Sequence[CoordinatorEffect]:
+    def _stop_requested(self, node: str, signum: int, now: float) -> Sequence[CoordinatorEffect]:
         if self._stop_signum is not None:
             return ()
         self._stop_signum = signum
         self._stop_at = now
         if self.phase is Phase.FORMING:
-            return self._close(Outcome(OutcomeKind.STOPPED, signum=signum))
+            outcome = Outcome(OutcomeKind.STOPPED, signum=signum)
+            asker = [] if node in self._members else [CloseJob(node, outcome)]
+            return [*asker, *self._close(outcome)]  # it may have asked before it could join
         return self._end_round(StopReason.SIGNAL, signum)
 
     def _node_failed(self, node: str, reason: str) -> Sequence[CoordinatorEffect]:
@@ -221,6 +229,8 @@ class Coordinator:
         return [CloseJob(node, outcome), *self._close(outcome)]
 
     def _gone(self, member: _Member, event: GroupGone) -> Sequence[CoordinatorEffect]:
+        if not member.busy:
+            return ()  # told twice
         member.busy = False
         member.offer = event.offer
         self._unfit += event.unfit
@@ -261,4 +271,5 @@ class Coordinator:
 
     def _close(self, outcome: Outcome) -> Sequence[CoordinatorEffect]:
         self.phase = Phase.CLOSED
+        self._outcome = outcome
         return [CloseJob(node, outcome) for node in self._members]

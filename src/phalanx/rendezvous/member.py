@@ -193,6 +193,8 @@ class Member:
         self.state = GroupState.NONE
         self._spec = spec
         self._assignment: Assignment | None = None
+        #: Of all rounds started here: an order to start one is obeyed once, however often it comes.
+        self._highest_round = -1
         #: Local ranks of the current round that have not exited 0.
         self._unfinished: set[int] = set()
         #: INT signals that have arrived.
@@ -239,9 +241,10 @@ class Member:
         return self._assignment.round
 
     def _start(self, assignment: Assignment) -> Sequence[MemberEffect]:
-        assert self.state is GroupState.NONE, f"round {assignment.round} over {self.state}"
-        if self._lost is not None:
+        if self._lost is not None or assignment.round <= self._highest_round:
             return ()
+        assert self.state is GroupState.NONE, f"round {assignment.round} over {self.state}"
+        self._highest_round = assignment.round
         self.state = GroupState.RUNNING
         self._assignment = assignment
         self._unfinished = set(range(self._spec.local_world_size))
