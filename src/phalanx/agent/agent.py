@@ -46,7 +46,7 @@ from phalanx.rendezvous.member import (
     TreeCleared,
     WorkerEnded,
 )
-from phalanx.report.words import describe, restart_line
+from phalanx.report.words import LIMITS, describe, restart_line
 from phalanx.workers.command import worker_argv
 from phalanx.workers.environment import worker_environment
 from phalanx.workers.messages import (
@@ -132,7 +132,7 @@ class Agent:
         except OSError as error:
             raise StartError(
                 f"the fork server cannot be started: {error.strerror}",
-                "a process limit may be reached: see `ulimit -u`",
+                LIMITS.get(error.errno or 0, "see what the system's log says (dmesg)"),
                 exit_code=ExitCode.SYSTEM,
             ) from None
         self._poll.register(self._link.fileno(), select.POLLIN)
@@ -222,11 +222,7 @@ class Agent:
                 self._tell_member(ForkServerReady(self._offer(store_port)))
             case StoreRefused(port, errno):
                 self._end_fork_server()
-                raise StartError(
-                    f"port {port} cannot be used: {os.strerror(errno)}",
-                    "name another one with --master-port, or none to have a free one chosen",
-                    exit_code=ExitCode.UNAVAILABLE,
-                )
+                raise _store_refused(port, errno)
             case WorkerExited():
                 self._tell_member(
                     WorkerEnded(
@@ -378,6 +374,20 @@ def _status(dead: os.waitid_result | None) -> ExitStatus:
     if dead.si_code == os.CLD_EXITED:
         return ExitStatus(dead.si_status)
     return ExitStatus(signal=dead.si_status, core_dumped=dead.si_code == os.CLD_DUMPED)
+
+
+def _store_refused(port: int, errno: int) -> StartError:
+    if errno in LIMITS:
+        return StartError(
+            f"the workers' store cannot be opened: {os.strerror(errno)}",
+            LIMITS[errno],
+            exit_code=ExitCode.SYSTEM,
+        )
+    return StartError(
+        f"port {port} cannot be used: {os.strerror(errno)}",
+        "name another one; on one node it can be left out, and a free one is chosen",
+        exit_code=ExitCode.UNAVAILABLE,
+    )
 
 
 def _timed_out(local_ranks: tuple[int, ...], helpers: int) -> str:

@@ -72,7 +72,9 @@ class LogPaths:
 
         `keep_files`: only what is empty, so that error files stay to be read.
         """
-        if self._temporary_dir is not None:
+        if self._temporary_dir is not None and self.job_dir is not None:
+            # An empty directory is removed without a descriptor: there may be none left to have.
+            _remove(self.job_dir, keep_files=keep_files)
             _remove(self._temporary_dir, keep_files=keep_files)
 
 
@@ -94,6 +96,12 @@ def _fresh_dir(parent: str, prefix: str) -> str:
 
 def _remove(path: str, *, keep_files: bool = False) -> None:
     """Remove a directory of ours with all in it, following no links."""
+    try:
+        os.rmdir(path)
+    except OSError:
+        pass
+    else:
+        return
     try:
         with os.scandir(path) as entries:
             for entry in entries:

@@ -16,15 +16,26 @@ if TYPE_CHECKING:
     from phalanx.job import ExitStatus
     from phalanx.rendezvous.events import Failure
 
-__all__ = ["describe", "exit_code", "final_lines", "restart_line", "signal_name", "who"]
+__all__ = [
+    "LIMITS",
+    "describe",
+    "exit_code",
+    "final_lines",
+    "restart_line",
+    "signal_name",
+    "who",
+]
 
-_REFUSED = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-
-_HINTS = {
+#: The ways in which a system says that it has no more to give, and what to do about each.
+LIMITS = {
     errno.EAGAIN: "a process limit is reached: see `ulimit -u`, or pids.max of the container",
     errno.ENOMEM: "the machine or the container is out of memory",
     errno.EMFILE: "the limit of open files is reached: see `ulimit -n`",
     errno.ENFILE: "the machine's limit of open files is reached",
+}
+
+_HINTS = {
+    **LIMITS,
     errno.ENOENT: "check the name; a script's first line (#!) names a program too",
     errno.EACCES: "check that it is an executable file (chmod +x)",
     errno.ENOEXEC: "it is no program of this machine, or a script without a #! line",
@@ -97,6 +108,6 @@ def exit_code(outcome: Outcome) -> int:
             if first.local_rank is None:
                 return ExitCode.INTERNAL
             if first.status.errno is not None:
-                refused = first.status.errno in _REFUSED
-                return ExitCode.SYSTEM if refused else ExitCode.CANNOT_START
+                limited = first.status.errno in LIMITS
+                return ExitCode.SYSTEM if limited else ExitCode.CANNOT_START
             return first.status.exit_code
