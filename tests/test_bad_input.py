@@ -20,8 +20,9 @@ AS_ANYONE = (
     ("setpriv", "--bounding-set", "-dac_override,-dac_read_search") if os.getuid() == 0 else ()
 )
 #: Another user, of whom there are no other processes, who may read the interpreter's files.
+_USER = str(40_000 + os.getpid() % 20_000)
 ANOTHER_USER = (
-    *("setpriv", "--reuid", "65533", "--regid", "65533", "--clear-groups"),
+    *("setpriv", "--reuid", _USER, "--regid", _USER, "--clear-groups"),
     *("--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"),
 )
 SLEEPER = "import time; time.sleep(600)\n"
