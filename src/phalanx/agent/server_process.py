@@ -2,7 +2,7 @@
 
 It is forked from the agent while that has imported almost nothing, which costs half a millisecond;
 if the agent already has a second thread (a tracer, a profiler) a fork could copy held locks, so it
-is then started afresh. Run as a module this file is that fresh start.
+is then started afresh, without what started that thread in the agent.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from phalanx.workers.process import StartState, block_signals, unblock_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import NoReturn
 
 __all__ = ["start_fork_server"]
@@ -45,11 +46,32 @@ def start_fork_server(store: StoreAddress, start_state: StartState) -> tuple[Lin
 
 
 def _spawn(theirs: net.socket, store: StoreAddress, start_state: StartState) -> int:
-    """A fresh interpreter. Dispositions pass through exec; handlers of ours do not."""
+    """A fresh interpreter, without `site`: what starts a thread in ours would start it there too.
+
+    Handlers of ours are gone by then, and with them which signals were ignored before; and a signal
+    could come before it is ready for one. So it starts with all blocked, and is told the rest.
+    Not by posix_spawn, which `subprocess` takes if it can (not with a new session): glibc's leaves
+    an internal signal ignored, and workers would inherit that.
+    """
+    import subprocess
+
     os.set_inheritable(theirs.fileno(), True)
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    code = f"import sys; sys.path.append({root!r}); from {__name__} import _main; _main()"
     settings = [str(theirs.fileno()), str(store.port or ""), "loopback" if store.loopback else ""]
-    argv = [sys.executable, "-P", "-m", __name__, *settings]
-    return os.posix_spawn(sys.executable, argv, os.environ, setsigmask=start_state.mask)
+    signals = [_in_words(start_state.mask), _in_words(start_state.ignored)]
+    argv = [sys.executable, "-S", "-s", "-P", "-c", code, *settings, *signals]
+    started = subprocess.Popen(argv, close_fds=False, start_new_session=True)
+    started.returncode = 0  # the agent reaps it, not this object
+    return started.pid
+
+
+def _in_words(signums: Iterable[int]) -> str:
+    return ",".join(str(int(signum)) for signum in signums)
+
+
+def _from_words(words: str) -> frozenset[int]:
+    return frozenset(int(word) for word in words.split(",") if word)
 
 
 def _serve(theirs: net.socket, store: StoreAddress, start_state: StartState) -> NoReturn:
@@ -67,13 +89,12 @@ def _serve(theirs: net.socket, store: StoreAddress, start_state: StartState) -> 
 
 
 def _main() -> NoReturn:
-    fd, port, loopback = sys.argv[1:4]
+    """The program of the fresh interpreter."""
+    fd, port, loopback, mask, ignored = sys.argv[1:6]
     start_state = StartState()
+    start_state.mask = set(_from_words(mask))
+    start_state.ignored = _from_words(ignored)
     theirs = net.socket(fileno=int(fd))
     os.set_inheritable(theirs.fileno(), False)
     address = StoreAddress("", int(port) if port else None, loopback=bool(loopback))
     _serve(theirs, address, start_state)
-
-
-if __name__ == "__main__":
-    _main()

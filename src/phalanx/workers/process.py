@@ -89,7 +89,7 @@ class StartState:
 
     def __init__(self) -> None:
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        self.ignored = frozenset(
+        self.ignored: frozenset[int] = frozenset(
             signum
             for signum in signal.valid_signals()
             if signum not in _IGNORED_BY_PYTHON and signal.getsignal(signum) is signal.SIG_IGN
