@@ -125,6 +125,9 @@ class ForkServer:
         self._workers: dict[int, _Worker] = {}  #: by pid
         self._owners: dict[int, int | None] = {}  #: orphan pid -> local rank, None unknown
         self._store_pid: int | None = None
+        #: Listening sockets in `_poll`, while a round has no store's process yet.
+        self._store_watched: list[int] = []
+        self._agent_there = True
         self._poll = select.poll()
         self._wakeup_fd = -1
 
@@ -141,7 +144,8 @@ class ForkServer:
 
     def _settle(self) -> None:
         """A session of our own, orphans adopted, signals ignored, children's deaths heard."""
-        os.setsid()
+        if os.getsid(0) != os.getpid():
+            os.setsid()
         adopt_orphans()
         set_title("phalanx fork server")
         for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
@@ -168,23 +172,24 @@ class ForkServer:
             elif fd == self._link.fileno():
                 self._link.flush()
                 self._receive()
-            elif fd in self._store.filenos():
+            elif fd in self._store_watched:
                 self._start_store()
             else:
                 self._exec_known(fd)
         self._handle(Ticked())
-        wanted = select.POLLIN | (select.POLLOUT if self._link.wants_write else 0)
-        self._poll.modify(self._link.fileno(), wanted)
+        if self._agent_there:
+            wanted = select.POLLIN | (select.POLLOUT if self._link.wants_write else 0)
+            self._poll.modify(self._link.fileno(), wanted)
 
     def _receive(self) -> None:
-        messages, there = self._link.receive()
-        for message in messages:
-            self._obey(message)
-        if not there:
+        messages, self._agent_there = self._link.receive()
+        if self._agent_there:
+            for message in messages:
+                self._obey(message)
+        else:
             self._poll.unregister(self._link.fileno())
             self._link.close()
             self._link = _Deaf()
-            self._poll.register(self._link.fileno(), 0)
             self._handle(AgentGone())
 
     def _obey(self, message: Message) -> None:
@@ -355,12 +360,16 @@ class ForkServer:
         """Look which orphans there are, find out whose they are, and tell the machine.
 
         An orphan belongs to the worker in whose session it is; else to the one that has just died
-        (its children move to us before its death can be seen); else nobody knows.
+        (its children move to us before its death can be seen); else nobody knows. If several have,
+        it is taken for one's that lives: told too late does less harm than told while needed.
         """
         spare = self._not_helpers()
         orphans = [pid for pid in children(os.getpid()) if pid not in spare]
         local_ranks = {worker.pid: worker.local_rank for worker in self._workers.values()}
-        just_died = next((owner for owner in reaped_owners if owner is not None), None)
+        died = sorted(owner for owner in reaped_owners if owner is not None)
+        just_died = next((rank for rank in died if rank in self._machine.alive), None)
+        if just_died is None and died:
+            just_died = died[0]
         owners: dict[int, int | None] = {}
         for pid in orphans:
             if self._owners.get(pid) is not None:
@@ -388,7 +397,8 @@ class ForkServer:
     # The store
 
     def _watch_store(self) -> None:
-        for fd in self._store.filenos():
+        self._store_watched = self._store.filenos()
+        for fd in self._store_watched:
             self._poll.register(fd, select.POLLIN)
 
     def _start_store(self) -> None:
@@ -420,11 +430,9 @@ class ForkServer:
             os._exit(1)
 
     def _ignore_store(self) -> None:
-        for fd in self._store.filenos():
-            try:
-                self._poll.unregister(fd)
-            except KeyError:
-                pass
+        for fd in self._store_watched:
+            self._poll.unregister(fd)
+        self._store_watched = []
 
     def _stop_store(self) -> None:
         """Kill the store with its round: the next one must find nothing of this one's keys."""
@@ -446,23 +454,10 @@ class _Deaf(Link):
     """In place of the link once the agent is gone: takes everything, says nothing."""
 
     def __init__(self) -> None:
-        self._null = os.open(os.devnull, os.O_RDWR)
+        pass
 
     def fileno(self) -> int:
-        return self._null
-
-    def close(self) -> None:
-        os.close(self._null)
-
-    @property
-    def wants_write(self) -> bool:
-        return False
+        return -1
 
     def send(self, message: Message) -> None:
         pass
-
-    def flush(self) -> None:
-        pass
-
-    def receive(self) -> tuple[list[Message], bool]:
-        return [], True
