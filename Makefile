@@ -39,6 +39,8 @@ docs: venv
 bench: venv
 	@scripts/install-wheel.sh $(VENV)
 	@$(VENV)/bin/python benchmarks/launch.py
+	@$(VENV)/bin/python benchmarks/startup.py
+	@$(VENV)/bin/python benchmarks/store.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
