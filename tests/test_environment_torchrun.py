@@ -21,7 +21,7 @@ import pytest
 
 from harness import PHALANX, PROGRAMS, dumps, finished
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]  # the first test waits for all runs
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 PROGRAM = str(PROGRAMS / "env_dump.py")
@@ -80,7 +80,9 @@ def case(*words: str, differs: str = "", **options: Any) -> Case:
 CASES = {
     "one": case("{program}"),
     "two": case("--nproc-per-node=2", "{program}", "--lr", "0.1", ranks=2),
-    "four": case("--standalone", "--nproc_per_node", "4", "{program}", "--standalone", "--nn", "3", ranks=4),
+    "four": case(
+        "--standalone", "--nproc_per_node", "4", "{program}", "--standalone", "--nn", "3", ranks=4
+    ),
     "restarts": case(
         "--master-port={port}",
         "--max-restarts=2",
