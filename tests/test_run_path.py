@@ -17,7 +17,8 @@ SEES = """
 import faulthandler, json, os, sys
 print(json.dumps({
     "argv": sys.argv, "name": __name__, "file": __file__, "spec": __spec__,
-    "main": sys.modules["__main__"].__dict__ is globals(), "faulthandler": faulthandler.is_enabled(),
+    "main": sys.modules["__main__"].__dict__ is globals(),
+    "faulthandler": faulthandler.is_enabled(),
     "path": [folder for folder in sys.path if "phalanx" in folder.split(os.sep)[-1:]],
     "rank": os.environ["RANK"],
 }))
