@@ -34,7 +34,7 @@ test-long: venv
 
 docs: venv
 	@scripts/install-wheel.sh $(VENV)
-	@$(VENV)/bin/python scripts/docs.py
+	@$(VENV)/bin/python -m phalanx.docs_pages --write
 
 bench: venv
 	@scripts/install-wheel.sh $(VENV)

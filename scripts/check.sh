@@ -18,8 +18,8 @@ check() {
 check lint "$bin/ruff" check .
 check format "$bin/ruff" format --check .
 check types "$bin/mypy"
-if [ -f scripts/docs.py ]; then check docs "$bin/python" scripts/docs.py --check; fi
-check tests "$bin/python" -m pytest
+check docs "$bin/python" -m phalanx.docs_pages --check
+check tests "$bin/python" -m pytest --durations=10
 
 echo
 if [ -n "$failed" ]; then

@@ -13,13 +13,13 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 #: From the top to the bottom. A module may import its own layer and those below.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"__main__"}),
+    frozenset({"__main__", "docs_pages"}),
     frozenset({"cli"}),
     frozenset({"clusters", "devices"}),
     frozenset({"agent"}),
     frozenset({"workers", "net", "console"}),
     frozenset({"rendezvous", "wire", "store", "report"}),
-    frozenset({"job", "errors"}),
+    frozenset({"job", "errors", "differences"}),
     frozenset({"record", "__init__"}),
 )
 #: Packages and modules that decide: the same event at the same time gives the same effects.
