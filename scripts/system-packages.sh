@@ -4,12 +4,12 @@
 set -eu
 
 # program:Debian package that has it
-needed="ip:iproute2 unshare:util-linux ps:procps"
+needed="ip:iproute2 unshare:util-linux nsenter:util-linux setpriv:util-linux prlimit:util-linux"
 
 missing=""
 for entry in $needed; do
     if ! PATH="$PATH:/usr/sbin:/sbin" command -v "${entry%%:*}" >/dev/null; then
-        missing="$missing ${entry#*:}"
+        case "$missing " in *" ${entry#*:} "*) ;; *) missing="$missing ${entry#*:}" ;; esac
     fi
 done
 [ -n "$missing" ] || exit 0
