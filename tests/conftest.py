@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import hypothesis_profile  # noqa: F401  (sets it)
 from skip_check import SkipCheck, read_allowed
 
 pytest_plugins = ["pytester"]
@@ -19,9 +20,9 @@ CHILDREN_GONE_S = 2.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    in_ci = os.environ.get("CI", "").lower() in ("1", "true")
     if not hasattr(config, "workerinput"):  # with xdist: once, where the results come together
-        none_allowed = os.environ.get("CI", "").lower() in ("1", "true")
-        check = SkipCheck(read_allowed(ALLOWED_SKIPS), none_allowed=none_allowed)
+        check = SkipCheck(read_allowed(ALLOWED_SKIPS), none_allowed=in_ci)
         config.pluginmanager.register(check, "skip-check")
 
 
