@@ -372,12 +372,10 @@ class ForkServer:
             just_died = died[0]
         owners: dict[int, int | None] = {}
         for pid in orphans:
-            if self._owners.get(pid) is not None:
+            if pid in self._owners:
                 owners[pid] = self._owners[pid]
             else:
-                known = pid in self._owners
-                session = session_of(pid)
-                owners[pid] = local_ranks.get(session or 0, None if known else just_died)
+                owners[pid] = local_ranks.get(session_of(pid) or 0, just_died)
         self._owners = owners
         self._handle(ChildrenSeen(tuple(Orphan(pid, owner) for pid, owner in owners.items())))
 
