@@ -2,8 +2,8 @@
 
     LAUNCHER fork_bomb.py --dir DIR [--count N]
 
-There are N of them (default 500) at any time, each with a new pid ten times a second, and all of
-them orphans. DIR/ready_R, R being the rank, appears when all chains have begun. Bounded: each
+There are N of them (default 500) at any time, each with a new pid twice a second, and all of them
+orphans. DIR/ready_R, R being the rank, appears when all chains have begun. Bounded: each
 chain ends by itself after a minute. Standard library only.
 """
 
@@ -15,7 +15,7 @@ import signal
 import time
 
 LIMIT_S = 60.0
-PAUSE_S = 0.1
+PAUSE_S = 0.5
 
 
 def chain(report: int) -> None:

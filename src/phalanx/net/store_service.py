@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["StoreService"]
 
 _BACKLOG = 4096
+#: As `struct linger`: a close resets the connection. So neither end keeps a port in TIME_WAIT for
+#: a minute, and many short rounds cannot use up a small range. What was sent has been read by then,
+#: or nobody wants it: the store closes when its client has, or with the round.
+_NO_LINGER = b"\1\0\0\0" + b"\0\0\0\0"
 #: How often a free port is looked for that is free in both families.
 _ATTEMPTS = 16
 
@@ -99,6 +103,7 @@ def _listener(family: int, host: str, port: int) -> net.socket:
             # A port that the last job left seconds ago can be bound; one listened on cannot. Not
             # for port 0: two sockets with this option may be given the same free port.
             sock.setsockopt(net.SOL_SOCKET, net.SO_REUSEADDR, 1)
+        sock.setsockopt(net.SOL_SOCKET, net.SO_LINGER, _NO_LINGER)  # of accepted ones: they inherit
         if family == net.AF_INET6:
             sock.setsockopt(net.IPPROTO_IPV6, net.IPV6_V6ONLY, 1 if host == "::1" else 0)
         sock.bind((host, port))
