@@ -18,6 +18,8 @@ _QUESTION = {
     "xpu": "torch.xpu.device_count() if torch.xpu.is_available() else 0",
     "auto": "torch.accelerator.device_count() if torch.accelerator.is_available() else 0",
 }
+#: The current directory may hold something called torch that is not what workers import.
+_PROGRAM = "import sys; sys.path[:] = filter(None, sys.path); import torch; print({question})"
 
 
 def count_workers(word: str) -> int:
@@ -25,28 +27,30 @@ def count_workers(word: str) -> int:
     cpus = len(os.sched_getaffinity(0))
     if word == "cpu":
         return cpus
-    count = _ask_torch(_QUESTION[word])
+    count, problem = _ask_torch(_QUESTION[word])
     if count:
         return count
     if word == "auto":
         return cpus
     raise StartError(
-        f"--nproc-per-node={word}: this node has no {word} that torch can use",
+        f"no {word} for --nproc-per-node={word}: {problem or 'torch finds none on this node'}",
         "give a number, or auto to use the CPUs",
         exit_code=ExitCode.UNAVAILABLE,
     )
 
 
-def _ask_torch(question: str) -> int | None:
-    """The answer, or None where torch is not installed or fails to answer."""
-    from subprocess import DEVNULL, PIPE, CalledProcessError, run
+def _ask_torch(question: str) -> tuple[int, str]:
+    """The answer, and why there is none if torch could not be asked."""
+    from subprocess import DEVNULL, run
 
     python = os.environ.get("PYTHON_EXEC") or sys.executable
-    program = f"import torch; print({question})"
+    program = _PROGRAM.format(question=question)
     try:
-        answer = run(
-            [python, "-c", program], stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, check=True
-        )
-        return int(answer.stdout)
-    except (OSError, ValueError, CalledProcessError):
-        return None
+        answer = run([python, "-c", program], stdin=DEVNULL, capture_output=True, check=False)
+    except OSError as error:
+        return 0, f"{python} cannot be started: {error.strerror}"
+    try:
+        return int(answer.stdout.split()[-1]), ""
+    except (IndexError, ValueError):
+        lines = answer.stderr.decode(errors="replace").splitlines() or ["it said nothing"]
+        return 0, f"torch could not be asked: {lines[-1]}"
