@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import phalanx
 from harness import PHALANX, finished
 from phalanx.cli.help import help_text, options_page
 from phalanx.cli.options import GROUPS, OPTIONS, Option
@@ -115,9 +116,15 @@ def test_a_closed_stdout_is_no_error() -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
+    assert phalanx.__file__ is not None
+    where = os.path.dirname(os.path.dirname(phalanx.__file__))  # -S does without site-packages
     program = "import sys; from phalanx.cli.help import help_text; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-S", "-c", program], stdout=subprocess.PIPE, timeout=60, check=True
+        [sys.executable, "-S", "-c", program],
+        env={**os.environ, "PYTHONPATH": where},
+        stdout=subprocess.PIPE,
+        timeout=60,
+        check=True,
     )
 
     assert not {"argparse", "dataclasses", "json", "re"} & {*done.stdout.decode().split()}
