@@ -165,9 +165,10 @@ def test_a_node_rank_beyond_the_nodes(work: Path) -> None:
 
 # Rendezvous, addresses and ports
 
+#: In one write, since lines of several workers that print() would be torn apart.
 TELLS = """
 import os, sys
-print(*(os.environ[name] for name in sys.argv[1:]))
+os.write(1, (" ".join(os.environ[name] for name in sys.argv[1:]) + "\\n").encode())
 """
 
 
