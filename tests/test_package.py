@@ -130,7 +130,8 @@ def test_files_named_like_the_standard_library_do_not_break_the_launcher(
 ) -> None:
     for name in SHADOWS:
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the user')\n")
-    (tmp_path / "script.py").write_text("import sys; print(sys.path[0])\n")
+    # In one write: what print() writes in two may be torn apart by the other worker.
+    (tmp_path / "script.py").write_text("import sys; sys.stdout.write(sys.path[0] + chr(10))\n")
     start = [command] if launcher == "command" else [sys.executable, "-m", "phalanx"]
 
     ended = run(*start, "--nproc-per-node=2", *workers, cwd=tmp_path)
