@@ -10,6 +10,7 @@ import pytest
 
 import phalanx
 from harness import PHALANX, finished
+from phalanx import __version__
 from phalanx.cli.help import help_text, options_page
 from phalanx.cli.options import GROUPS, OPTIONS, Option
 
@@ -79,7 +80,7 @@ def test_help_is_on_stdout_and_is_a_success(word: str) -> None:
 def test_version() -> None:
     run = finished("--version")
 
-    assert (run.process.returncode, run.stdout, run.stderr) == (0, "phalanx 0.1.0\n", "")
+    assert (run.process.returncode, run.stdout, run.stderr) == (0, f"phalanx {__version__}\n", "")
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
