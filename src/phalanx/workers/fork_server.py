@@ -1,6 +1,6 @@
 """The fork server: starts workers, carries out the stop machine, reaps; nothing else does.
 
-One single-threaded process per node, in a session of its own, that ignores the signals it can.
+One single-threaded process per node, in a session of its own, that holds back all signals it can.
 It waits for three things at once: the agent's orders, the death of children, and the instants of
 the stop machine. All decisions about stopping are in `workers.stop`; here they are carried out.
 
@@ -50,7 +50,6 @@ from phalanx.workers.process import (
     signal_child,
     signal_descendants,
     signal_group,
-    unblock_signals,
 )
 from phalanx.workers.spawn import read_outcome, spawn
 from phalanx.workers.stop import (
@@ -143,20 +142,18 @@ class ForkServer:
             self._turn()
 
     def _settle(self) -> None:
-        """A session of our own, orphans adopted, signals ignored, children's deaths heard."""
+        """A session of our own, orphans adopted, signals held back but for children's deaths."""
         if os.getsid(0) != os.getpid():
             os.setsid()
         adopt_orphans()
         set_title("phalanx fork server")
-        for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
-            if signum not in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
-                signal.signal(signum, signal.SIG_IGN)
         self._wakeup_fd, write_end = os.pipe()
         os.set_blocking(self._wakeup_fd, False)
         os.set_blocking(write_end, False)
         signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        unblock_signals()
+        block_signals(but=(signal.SIGCHLD,))
+        self._start_state.note_changes()
         self._poll.register(self._wakeup_fd, select.POLLIN)
         self._poll.register(self._link.fileno(), select.POLLIN)
 
@@ -403,7 +400,6 @@ class ForkServer:
         """The first client has connected: fork the process that serves it."""
         self._ignore_store()
         parent = os.getpid()
-        block_signals()
         try:
             pid = os.fork()
             if pid == 0:
@@ -412,8 +408,6 @@ class ForkServer:
         except OSError as error:
             refused = ServiceLost(self._machine.round, "store", None, None, error.errno)
             self._link.send(refused)
-        finally:
-            unblock_signals()
 
     def _serve_store(self, parent: int) -> NoReturn:
         try:
@@ -422,7 +416,6 @@ class ForkServer:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._link.close()
-            unblock_signals()
             self._store.serve()
         finally:
             os._exit(1)

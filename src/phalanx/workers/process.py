@@ -94,21 +94,31 @@ class StartState:
             for signum in signal.valid_signals()
             if signum not in _IGNORED_BY_PYTHON and signal.getsignal(signum) is signal.SIG_IGN
         )
+        self._changed: list[tuple[int, signal.Handlers]] = []
+
+    def note_changes(self) -> None:
+        """Find out what `restore` has to undo: once, since there are 62 signals to look at."""
+        self._changed = [
+            (signum, wanted)
+            for signum in signal.valid_signals()
+            for wanted in [signal.SIG_IGN if signum in self.ignored else signal.SIG_DFL]
+            if signal.getsignal(signum) is not wanted
+            and signum not in (signal.SIGKILL, signal.SIGSTOP)
+        ]
 
     def restore(self) -> None:
-        """In a child, before exec: as at the start. Handlers of ours go with the exec anyway."""
-        for signum in signal.valid_signals():
-            if signum in (signal.SIGKILL, signal.SIGSTOP):
-                continue
-            wanted = signal.SIG_IGN if signum in self.ignored else signal.SIG_DFL
-            if signal.getsignal(signum) is not wanted:
-                signal.signal(signum, wanted)
+        """In a child, before exec: as at the start."""
+        for signum, wanted in self._changed:
+            signal.signal(signum, wanted)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
 
 
-def block_signals() -> None:
-    """Hold back every signal, around a fork whose child must not run the parent's handlers."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+def block_signals(but: Container[int] = ()) -> None:
+    """Hold back every signal `but` some: around a fork whose child must not run the parent's
+    handlers, or for the life of a process that nobody is to stop by accident.
+    """
+    held = [signum for signum in signal.valid_signals() if signum not in but]
+    signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def unblock_signals() -> None:

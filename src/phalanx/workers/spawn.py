@@ -1,6 +1,7 @@
 """Start one worker: fork, its own session, what phalanx was started with, exec.
 
-Called by the fork server only, which has one thread, so a plain fork is safe. Whether the exec
+Called by the fork server only, which has one thread and holds back all signals but SIGCHLD, so a
+plain fork is safe. Whether the exec
 succeeded comes back through a pipe that closes itself on exec: nothing read means it runs.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 
 from phalanx.record import Record
-from phalanx.workers.process import block_signals, die_with_parent, unblock_signals
+from phalanx.workers.process import die_with_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], start_state: Star
     """Start a worker. Raises OSError if the system refuses a process or a pipe."""
     outcome_fd, report_fd = os.pipe()
     parent = os.getpid()
-    block_signals()
     try:
         pid = os.fork()
         if pid == 0:
@@ -40,7 +40,6 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], start_state: Star
         os.close(outcome_fd)
         raise
     finally:
-        unblock_signals()
         os.close(report_fd)
     return Spawned(pid, outcome_fd)
 
