@@ -27,7 +27,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked `long`, unless `-m` speaks of it."""
+    """Leave out what is marked `long`, unless `-m` speaks of it; skip what root alone can do."""
+    if os.geteuid() != 0:
+        for item in items:
+            if item.get_closest_marker("root"):
+                item.add_marker(pytest.mark.skip(reason="needs root"))
     if "long" in config.option.markexpr:
         return
     left_out = [item for item in items if item.get_closest_marker("long")]

@@ -32,7 +32,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     ours = Path(__file__).parent
     pytester.makeconftest((ours / "conftest.py").read_text())
     pytester.makepyfile(skip_check=(ours / "skip_check.py").read_text(), test_some=SUITE)
-    pytester.makeini("[pytest]\npythonpath = .\nmarkers =\n  long: slow")
+    pytester.makeini("[pytest]\npythonpath = .\nmarkers =\n  long: slow\n  root: rights")
     pytester.maketxtfile(allowed_skips="")
     return pytester
 
@@ -133,6 +133,18 @@ def test_long_tests_run_only_when_asked_for(suite: pytest.Pytester) -> None:
     plain.assert_outcomes(passed=1, deselected=1)
     asked.assert_outcomes(passed=1, deselected=1)
     asked.stdout.no_fnmatch_line("*test_b*")
+
+
+def test_what_needs_root_is_skipped_without_it(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite.makepyfile(test_some="import pytest\n@pytest.mark.root\ndef test_a(): pass")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+
+    result = run(suite)
+
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["NOT ALLOWED*test_a: *needs root"])
 
 
 def test_a_child_process_left_behind_fails_the_test(suite: pytest.Pytester) -> None:
