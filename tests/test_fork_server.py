@@ -63,7 +63,7 @@ os.write(wakeup, b"!")
 poll.next = [(server._wakeup_fd, select.POLLIN), (LISTENER, select.POLLIN)]
 server._turn()
 assert any(isinstance(message, GroupGone) for message in link.said), link.said
-print(server._store_pid, LISTENER in poll.registered)
+print(server._store.pid, LISTENER in poll.registered)
 """
     )
 
@@ -77,11 +77,34 @@ server._start(Start(0, ((0, ("sleep", "1000"), {}),), False, 30.0))
 (worker,) = server._workers
 poll.next = [(LISTENER, select.POLLIN)]
 server._turn()
-first = server._store_pid
+first = server._store.pid
 server._turn()
-print(first is not None, server._store_pid == first, LISTENER in poll.registered)
+print(first is not None, server._store.pid == first, LISTENER in poll.registered)
 os.kill(worker, 9)
 """
     )
 
     assert said == "True True False"
+
+
+def test_what_turns_up_during_the_kill_is_killed() -> None:
+    """A process that was forked while the tree was gone through arrives when its parent is dead."""
+    said = run_world(
+        """
+import subprocess
+from phalanx.workers.messages import Kill
+server._start(Start(0, ((0, ("sleep", "1000"), {}),), False, 30.0))
+(worker,) = server._workers
+server._obey(Kill(0))
+late = subprocess.Popen(["sleep", "1000"])
+for pid in (worker, late.pid):
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    os.write(wakeup, b"!")
+    poll.next = [(server._wakeup_fd, select.POLLIN)]
+    server._turn()
+print(any(isinstance(message, GroupGone) for message in link.said))
+late.returncode = 0
+"""
+    )
+
+    assert said == "True"

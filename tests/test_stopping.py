@@ -359,6 +359,30 @@ def test_a_signal_at_any_moment_of_the_start_leaves_nothing(tmp_path: Path, name
             run.nothing_left()
 
 
+LOSES_INTERRUPTS = """
+import os, signal, sys
+class Interrupted:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "phalanx.agent.agent":
+            Interrupted()
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_an_int_during_an_import_is_not_lost(tmp_path: Path) -> None:
+    """Python prints and forgets a KeyboardInterrupt that is raised in a callback or finalizer."""
+    (tmp_path / "sitecustomize.py").write_text(LOSES_INTERRUPTS)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with Run(FAMILY, "--dir", tmp_path, env={"PYTHONPATH": path}) as run:
+        assert run.wait(AT_ONCE_S) == -signal.SIGINT
+        run.nothing_left()
+
+
 def test_a_stop_while_a_failure_is_being_stopped_means_no_restart(tmp_path: Path) -> None:
     words = ("--max-restarts=3", "--nproc-per-node=2", LOG_SIGNALS, "--dir", tmp_path, "--go")
     with Run(*words) as run:

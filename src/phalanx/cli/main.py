@@ -7,6 +7,7 @@ command line is found before anything is started.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from phalanx.errors import PhalanxError
@@ -23,10 +24,11 @@ def main() -> NoReturn:
     """Entry point of the `phalanx` command. Leaves without the interpreter's own clean-up."""
     code = 70
     try:
+        _let_interrupt_kill()
         _open_standard_streams()
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
-        code = 130  # before there was anything to stop
+        code = 130  # in the first instant
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 1
     except BaseException:
@@ -35,6 +37,16 @@ def main() -> NoReturn:
         say("internal error; please report it with the lines below\n" + traceback.format_exc())
     finally:
         os._exit(code)
+
+
+def _let_interrupt_kill() -> None:
+    """INT ends phalanx, as TERM does, until the agent has handlers: there is nothing to stop yet.
+
+    Python's KeyboardInterrupt is lost if it is raised in a callback, and imports make some. The
+    agent asks what is ignored, not what is at its default, so this changes nothing for workers.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _open_standard_streams() -> None:
