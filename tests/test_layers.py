@@ -23,7 +23,10 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"record", "__init__"}),
 )
 #: Packages and modules that decide: the same event at the same time gives the same effects.
-PURE = ("rendezvous", "wire", "store", "report", "workers/stop.py", "workers/environment.py")
+PURE = (
+    *("rendezvous", "wire", "store", "report"),
+    *("workers/stop.py", "workers/orphans.py", "workers/environment.py", "agent/start_order.py"),
+)
 WORLD = frozenset(
     "asyncio ctypes fcntl logging multiprocessing random resource secrets select selectors "
     "socket _socket subprocess tempfile threading time".split()

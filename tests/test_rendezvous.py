@@ -15,22 +15,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.job import Command, CommandKind, ExitStatus, JobSpec, StoreAddress
+from phalanx.job import Command, CommandKind, JobSpec, StoreAddress
+from phalanx.outcome import ExitStatus, Failure, Outcome, OutcomeKind
 from phalanx.rendezvous.coordinator import Coordinator, Limits, Phase, complete
 from phalanx.rendezvous.effects import (
     AnnounceRestart,
     Assignment,
     CloseJob,
     CoordinatorEffect,
-    Outcome,
-    OutcomeKind,
     StartRound,
     StopReason,
     StopRound,
 )
 from phalanx.rendezvous.events import (
     CoordinatorEvent,
-    Failure,
     GroupGone,
     GroupSucceeded,
     NodeFailed,

@@ -196,7 +196,7 @@ DIFFERENCES: tuple[Difference, ...] = (
         "Rendezvous, addresses and ports",
         "MASTER_ADDR of a c10d or standalone job",
         torchrun="this host's full name, looked up",
-        phalanx="`localhost`, or the host of `--rdzv-endpoint` as it was typed",
+        phalanx="`localhost`, or the `--local-addr` as it was typed",
         why="names that do not resolve, and slow resolvers, are common",
         restore="`--local-addr=$(hostname -f)` with `--rdzv-backend=c10d`",
         test="tests/test_differences.py::test_the_address_is_the_one_given_and_no_name_is_looked_up",
@@ -474,10 +474,11 @@ DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         "Output and files",
         "LOGLEVEL",
-        torchrun="sets how much torchrun logs",
-        phalanx="no effect: there is one line per event that matters",
-        why="nothing to turn up",
-        test="tests/test_differences.py::test_loglevel_has_no_effect",
+        torchrun="sets how much torchrun logs; a level that does not exist is a traceback",
+        phalanx="INFO and DEBUG, in any case, tell each start and end in a line; the rest is as "
+        "without",
+        why="one line per event that matters is enough by default",
+        test="tests/test_differences.py::test_loglevel_info_tells_what_is_done",
     ),
     Difference(
         "Output and files",

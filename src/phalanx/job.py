@@ -11,7 +11,7 @@ from enum import Enum
 
 from phalanx.record import Record
 
-__all__ = ["Command", "CommandKind", "ExitStatus", "JobSpec", "StopSignalTo", "StoreAddress"]
+__all__ = ["Command", "CommandKind", "JobSpec", "StopSignalTo", "StoreAddress"]
 
 
 class CommandKind(Enum):
@@ -74,29 +74,3 @@ class JobSpec(Record):
     #: Signals that stop the job, in the user's order and spelling ("SIGTERM", ...).
     signals_to_handle: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     virtual_local_rank: bool = False
-
-
-class ExitStatus(Record):
-    """How a worker ended: exactly one of code, signal and could-not-start.
-
-    `code` 0..255 is what it exited with; `signal` the signal that ended it; `errno` says why it
-    never ran (then `code` and `signal` are None).
-    """
-
-    code: int | None = None
-    signal: int | None = None
-    core_dumped: bool = False
-    errno: int | None = None
-
-    @property
-    def succeeded(self) -> bool:
-        return self.code == 0
-
-    @property
-    def exit_code(self) -> int:
-        """As a shell would report it: 128 + n for a signal, 126 or 127 for could-not-start."""
-        if self.code is not None:
-            return self.code
-        if self.signal is not None:
-            return 128 + self.signal
-        return 127 if self.errno == 2 else 126

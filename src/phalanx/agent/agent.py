@@ -16,16 +16,16 @@ import select
 import signal
 from collections import deque
 
-from phalanx.agent.server_process import start_fork_server
+from phalanx.agent.server_process import ServerProcess
+from phalanx.agent.start_order import start_order, starting_line
 from phalanx.errors import ExitCode, InternalError, StartError
-from phalanx.job import ExitStatus
+from phalanx.outcome import ExitStatus, Outcome
 from phalanx.record import Record
 from phalanx.rendezvous.coordinator import Coordinator, Limits
 from phalanx.rendezvous.effects import (
     AnnounceRestart,
     Assignment,
     CoordinatorEffect,
-    Outcome,
 )
 from phalanx.rendezvous.events import CoordinatorEvent, StoreOffer
 from phalanx.rendezvous.member import (
@@ -46,9 +46,7 @@ from phalanx.rendezvous.member import (
     TreeCleared,
     WorkerEnded,
 )
-from phalanx.report.words import LIMITS, describe, restart_line
-from phalanx.workers.command import worker_argv
-from phalanx.workers.environment import worker_environment
+from phalanx.report.words import LIMITS, describe, restart_line, timeout_line
 from phalanx.workers.messages import (
     GroupGone,
     Kill,
@@ -58,7 +56,6 @@ from phalanx.workers.messages import (
     Ready,
     ServiceLost,
     SignalAll,
-    Start,
     Stop,
     StopTimedOut,
     StoreRefused,
@@ -70,8 +67,8 @@ from phalanx.workers.process import (
     adopt_orphans,
     boottime,
     children,
+    exit_status,
     kill_children,
-    signal_child,
     unblock_signals,
 )
 
@@ -88,8 +85,7 @@ __all__ = ["Agent"]
 #: are counted, not seconds: after a pause of our own one turn has passed, not all of them.
 PING_INTERVAL_S = 1.0
 PINGS_UNANSWERED = 5
-#: How long the fork server may take to leave, and killed processes to go.
-LEAVE_TIMEOUT_S = 2.0
+#: How long killed processes may take to go, once the fork server is lost.
 CLEAR_TIMEOUT_S = 10.0
 
 
@@ -104,10 +100,18 @@ class _ForMember(Record):
 class Agent:
     """One node's agent. `run` returns the outcome of the job."""
 
-    def __init__(self, spec: JobSpec, paths: LogPaths, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        paths: LogPaths,
+        say: Callable[[str], None],
+        detail: Callable[[str], None],
+    ) -> None:
+        """`say` gets the lines that everybody should see, `detail` what is done meanwhile."""
         self._spec = spec
         self._paths = paths
         self._say = say
+        self._detail = detail
         self._member = Member(os.urandom(8).hex(), os.uname().nodename, spec)
         self._coordinator = Coordinator(Limits(spec.min_nodes, spec.max_nodes, spec.max_restarts))
         self._queue: deque[_ForCoordinator | _ForMember] = deque()
@@ -119,27 +123,26 @@ class Agent:
         #: Children that were ours before we started any; not to be touched.
         self._foreign: set[int] = set()
         self._round = -1
-        self._server_pid = 0
-        #: How the fork server ended; None while it has not been reaped.
-        self._server_status: ExitStatus | None = None
+        self._rank_base = 0
 
     def run(self) -> Outcome:
         """Run the job to its end. Raises StartError if a port or a process is refused."""
         start_state = StartState()
         self._settle(start_state)
         try:
-            self._link, self._server_pid = start_fork_server(self._spec.store, start_state)
+            self._server = ServerProcess.start(self._spec.store, start_state)
         except OSError as error:
             raise StartError(
                 f"the fork server cannot be started: {error.strerror}",
                 LIMITS.get(error.errno or 0, "see what the system's log says (dmesg)"),
                 exit_code=ExitCode.SYSTEM,
             ) from None
-        self._poll.register(self._link.fileno(), select.POLLIN)
+        self._poll.register(self._server.link.fileno(), select.POLLIN)
         self._next_ping_at = boottime() + PING_INTERVAL_S
         while self._outcome is None:
             self._turn()
-        self._end_fork_server()
+        if self._clearing_until is None:
+            self._server.leave()
         return self._outcome
 
     def _settle(self, start_state: StartState) -> None:
@@ -173,8 +176,8 @@ class Agent:
                 self.on_link()
         self.on_time(boottime())
         if self._clearing_until is None:
-            wanted = select.POLLIN | (select.POLLOUT if self._link.wants_write else 0)
-            self._poll.modify(self._link.fileno(), wanted)
+            wanted = select.POLLIN | (select.POLLOUT if self._server.link.wants_write else 0)
+            self._poll.modify(self._server.link.fileno(), wanted)
 
     def on_signals(self, signums: bytes) -> None:
         """Signals have arrived, in this order; a handler did nothing but write their numbers."""
@@ -184,19 +187,19 @@ class Agent:
             elif signum == signal.SIGCHLD:
                 self._reap()
             elif signum in (signal.SIGUSR1, signal.SIGUSR2):
-                self._link.send(SignalAll(self._round, signum))
+                self._server.link.send(SignalAll(self._round, signum))
         self._pump()
 
     def on_link(self) -> None:
         """The fork server has said something, or is gone."""
         if self._clearing_until is not None:
             return
-        self._link.flush()
-        messages, there = self._link.receive()
+        self._server.link.flush()
+        messages, there = self._server.link.receive()
         for message in messages:
             self._on_report(message)
         if not there:
-            self._tell_member(ForkServerLost(self._fork_server_end()))
+            self._tell_member(ForkServerLost(self._server.how_it_ended()))
         self._pump()
 
     def on_time(self, now: float) -> None:
@@ -208,10 +211,10 @@ class Agent:
             self._next_ping_at = now + PING_INTERVAL_S
             self._pings_unanswered += 1
             if self._pings_unanswered > PINGS_UNANSWERED:
-                reason = f"the fork server (pid {self._server_pid}) does not answer"
+                reason = f"the fork server (pid {self._server.pid}) does not answer"
                 self._tell_member(ForkServerLost(reason))
             else:
-                self._link.send(Ping(self._pings_unanswered))
+                self._server.link.send(Ping(self._pings_unanswered))
         self._pump()
 
     # Events in
@@ -221,9 +224,11 @@ class Agent:
             case Ready(store_port):
                 self._tell_member(ForkServerReady(self._offer(store_port)))
             case StoreRefused(port, errno):
-                self._end_fork_server()
+                self._server.leave()
                 raise _store_refused(port, errno)
             case WorkerExited():
+                rank = self._rank_base + message.local_rank
+                self._detail(f"rank {rank} {describe(message.status)}")
                 self._tell_member(
                     WorkerEnded(
                         message.round, message.local_rank, message.pid, message.status, message.at
@@ -232,14 +237,14 @@ class Agent:
             case GroupGone(round, store_port, stuck):
                 self._tell_member(GroupCleared(round, self._offer(store_port), stuck))
             case StopTimedOut(_, local_ranks, helpers):
-                self._say(_timed_out(local_ranks, helpers))
+                self._say(timeout_line(local_ranks, helpers))
             case ServiceLost(round, _, code, signum, errno):
                 status = ExitStatus(code, signum, errno=errno)
                 self._tell_member(StoreLost(round, status))
             case Pong():
                 self._pings_unanswered = 0
-            case WorkerStarted():
-                pass
+            case WorkerStarted(_, local_rank, pid):
+                self._detail(f"rank {self._rank_base + local_rank} runs, pid {pid}")
             case _:
                 raise InternalError(f"the fork server said {message!r}")
 
@@ -251,8 +256,8 @@ class Agent:
 
     def _pump(self) -> None:
         """Let the machines take in what has happened, until there is nothing left to take in."""
+        now = boottime()  # one instant for all: what happened first stays first
         while self._queue:
-            now = boottime()
             match self._queue.popleft():
                 case _ForMember(event):
                     for effect in self._member.handle(event, now):
@@ -273,9 +278,9 @@ class Agent:
             case StartGroup(assignment):
                 self._start(assignment)
             case StopGroup(round, signum, timeout_s):
-                self._link.send(Stop(round, signum, timeout_s))
+                self._server.link.send(Stop(round, signum, timeout_s))
             case KillGroup(round):
-                self._link.send(Kill(round))
+                self._server.link.send(Kill(round))
             case ClearTree():
                 self._clear_tree()
             case Tell(event):
@@ -286,6 +291,8 @@ class Agent:
     def _start(self, assignment: Assignment) -> None:
         spec = self._spec
         self._round = assignment.round
+        self._rank_base = assignment.rank_base
+        self._detail(starting_line(assignment, spec))
         try:
             error_files = self._paths.start_attempt(
                 assignment.restart_count, assignment.round, spec.local_world_size
@@ -293,23 +300,7 @@ class Agent:
         except OSError as error:
             self._say(f"no error files in this round: {error}")
             error_files = [""] * spec.local_world_size
-        workers = tuple(
-            (
-                local_rank,
-                worker_argv(spec.command, local_rank),
-                worker_environment(
-                    spec,
-                    assignment,
-                    local_rank,
-                    error_file=error_files[local_rank],
-                    inherited=os.environ,
-                ),
-            )
-            for local_rank in range(spec.local_world_size)
-        )
-        whole_group = spec.stop_signal_to.value == "group"
-        leftover_timeout_s = 30.0 if spec.shutdown_timeout_s is None else spec.shutdown_timeout_s
-        self._link.send(Start(assignment.round, workers, whole_group, leftover_timeout_s))
+        self._server.link.send(start_order(spec, assignment, error_files, os.environ))
 
     # Children
 
@@ -323,24 +314,17 @@ class Agent:
             if dead is None:
                 break
             self._foreign.discard(dead.si_pid)
-            if dead.si_pid == self._server_pid:
-                self._server_status = _status(dead)
+            if dead.si_pid == self._server.pid:
+                self._server.status = exit_status(dead)
         if self._clearing_until is not None:
             kill_children(self._foreign)
             if self._all_gone():
                 self._cleared()
 
-    def _fork_server_end(self) -> str:
-        """It has closed its end of the link: see to it that it is dead, and say how it ended."""
-        if self._server_status is None:
-            signal_child(self._server_pid, signal.SIGKILL)
-            self._server_status = _status(os.waitid(os.P_PID, self._server_pid, os.WEXITED))
-        return f"the fork server (pid {self._server_pid}) {describe(self._server_status)}"
-
     def _clear_tree(self) -> None:
         """Without its fork server nothing of the job may live: kill until nothing is left."""
-        self._poll.unregister(self._link.fileno())
-        self._link.close()
+        self._poll.unregister(self._server.link.fileno())
+        self._server.link.close()
         self._clearing_until = boottime() + CLEAR_TIMEOUT_S
         kill_children(self._foreign)
         self._reap()
@@ -352,28 +336,6 @@ class Agent:
         self._clearing_until = float("inf")
         self._tell_member(TreeCleared())
         self._pump()
-
-    def _end_fork_server(self) -> None:
-        """Closing the link is its order to leave. It has nothing left to do, so it is quick."""
-        if self._clearing_until is not None:
-            return
-        self._link.close()
-        if self._server_status is not None:
-            return
-        handle = os.pidfd_open(self._server_pid)
-        waiting = select.poll()
-        waiting.register(handle, select.POLLIN)
-        if not waiting.poll(LEAVE_TIMEOUT_S * 1000):
-            signal_child(self._server_pid, signal.SIGKILL)
-        os.close(handle)
-        self._server_status = _status(os.waitid(os.P_PID, self._server_pid, os.WEXITED))
-
-
-def _status(dead: os.waitid_result | None) -> ExitStatus:
-    assert dead is not None
-    if dead.si_code == os.CLD_EXITED:
-        return ExitStatus(dead.si_status)
-    return ExitStatus(signal=dead.si_status, core_dumped=dead.si_code == os.CLD_DUMPED)
 
 
 def _store_refused(port: int, errno: int) -> StartError:
@@ -388,13 +350,3 @@ def _store_refused(port: int, errno: int) -> StartError:
         "name another one; on one node it can be left out, and a free one is chosen",
         exit_code=ExitCode.UNAVAILABLE,
     )
-
-
-def _timed_out(local_ranks: tuple[int, ...], helpers: int) -> str:
-    parts = []
-    if local_ranks:
-        listed = ", ".join(map(str, local_ranks))
-        parts.append(f"local rank{'s' if len(local_ranks) > 1 else ''} {listed}")
-    if helpers:
-        parts.append(f"{helpers} helper process{'es' if helpers > 1 else ''}")
-    return f"killed at the end of the shutdown timeout: {' and '.join(parts) or 'nothing'}"

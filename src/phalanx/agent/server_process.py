@@ -9,40 +9,90 @@ from __future__ import annotations
 
 import _socket as net  # without the 4 ms of socket.py
 import os
+import select
 import signal
 import sys
 
 from phalanx.job import StoreAddress
 from phalanx.net.store_service import StoreService
+from phalanx.report.words import describe
 from phalanx.workers.fork_server import ForkServer
 from phalanx.workers.messages import Link
-from phalanx.workers.process import StartState, block_signals, unblock_signals
+from phalanx.workers.process import (
+    StartState,
+    block_signals,
+    exit_status,
+    signal_child,
+    unblock_signals,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import NoReturn
 
-__all__ = ["start_fork_server"]
+    from phalanx.outcome import ExitStatus
+
+__all__ = ["ServerProcess"]
 
 
-def start_fork_server(store: StoreAddress, start_state: StartState) -> tuple[Link, int]:
-    """Start it; the agent's end of the link, and its pid. Raises OSError."""
-    ours, theirs = net.socketpair()
-    block_signals()
-    try:
-        if len(os.listdir("/proc/self/task")) > 1:
-            pid = _spawn(theirs, store, start_state)
-        else:
-            pid = os.fork()
-            if pid == 0:
-                ours.close()
-                signal.set_wakeup_fd(-1)
-                _serve(theirs, store, start_state)
-    finally:
-        unblock_signals()
-    theirs.close()
-    return Link(ours), pid
+#: How long the fork server may take to leave when nothing is left to do.
+_LEAVE_TIMEOUT_S = 2.0
+
+
+class ServerProcess:
+    """The fork server, as its parent the agent sees it."""
+
+    def __init__(self, link: Link, pid: int) -> None:
+        self.link = link
+        self.pid = pid
+        #: How it ended; None while it has not been reaped.
+        self.status: ExitStatus | None = None
+
+    @classmethod
+    def start(cls, store: StoreAddress, start_state: StartState) -> ServerProcess:
+        """Start it. Raises OSError if the system refuses a process or a socket."""
+        ours, theirs = net.socketpair()
+        block_signals()
+        try:
+            if len(os.listdir("/proc/self/task")) > 1:
+                pid = _spawn(theirs, store, start_state)
+            else:
+                pid = os.fork()
+                if pid == 0:
+                    ours.close()
+                    signal.set_wakeup_fd(-1)
+                    _serve(theirs, store, start_state)
+        finally:
+            unblock_signals()
+        theirs.close()
+        return cls(Link(ours), pid)
+
+    def how_it_ended(self) -> str:
+        """It has closed its end of the link: see to it that it is dead, and say how that came."""
+        if self.status is None:
+            signal_child(self.pid, signal.SIGKILL)
+            self._wait()
+        assert self.status is not None
+        return f"the fork server (pid {self.pid}) {describe(self.status)}"
+
+    def leave(self) -> None:
+        """Closing the link is its order to leave. It has nothing left to do, so it is quick."""
+        self.link.close()
+        if self.status is not None:
+            return
+        handle = os.pidfd_open(self.pid)
+        waiting = select.poll()
+        waiting.register(handle, select.POLLIN)
+        if not waiting.poll(_LEAVE_TIMEOUT_S * 1000):
+            signal_child(self.pid, signal.SIGKILL)
+        os.close(handle)
+        self._wait()
+
+    def _wait(self) -> None:
+        dead = os.waitid(os.P_PID, self.pid, os.WEXITED)
+        assert dead is not None
+        self.status = exit_status(dead)
 
 
 def _spawn(theirs: net.socket, store: StoreAddress, start_state: StartState) -> int:

@@ -109,7 +109,8 @@ def _launch(line: CommandLine) -> int:
     for note in plan.notes:
         say(note)
     try:
-        outcome = Agent(plan.spec, paths, say).run()
+        detail = say if _wants_detail() else _say_nothing
+        outcome = Agent(plan.spec, paths, say, detail).run()
     except PhalanxError:
         paths.clean_up()
         raise
@@ -118,6 +119,15 @@ def _launch(line: CommandLine) -> int:
     code = exit_code(outcome)
     paths.clean_up(keep_files=code != 0)
     return code
+
+
+def _wants_detail() -> bool:
+    """torchrun's LOGLEVEL: INFO and below tell what is done as well as what goes wrong."""
+    return os.environ.get("LOGLEVEL", "").upper() in ("INFO", "DEBUG", "NOTSET")
+
+
+def _say_nothing(_text: str) -> None:
+    pass
 
 
 def _count_workers(word: str) -> int:

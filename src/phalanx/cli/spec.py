@@ -177,7 +177,9 @@ def _rendezvous(
         return _Rendezvous(run_id, _static_address(line, endpoint, port))
     if node_rank != 0:
         notes.append("--node-rank has no effect with --rdzv-backend=c10d")
-    host = line.text("local-addr") or (_endpoint(endpoint)[0] if endpoint else "localhost")
+    if endpoint:
+        _endpoint(endpoint)  # checked only: with one node nobody has to be met there
+    host = line.text("local-addr") or "localhost"
     return _Rendezvous(run_id, _store_address(host, None))
 
 

@@ -36,21 +36,19 @@ from __future__ import annotations
 
 from enum import Enum
 
+from phalanx.outcome import Failure, Outcome, OutcomeKind
 from phalanx.record import Record
 from phalanx.rendezvous.effects import (
     AnnounceRestart,
     Assignment,
     CloseJob,
     CoordinatorEffect,
-    Outcome,
-    OutcomeKind,
     StartRound,
     StopReason,
     StopRound,
 )
 from phalanx.rendezvous.events import (
     CoordinatorEvent,
-    Failure,
     GroupGone,
     GroupSucceeded,
     NodeFailed,

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from enum import Enum
 
+from phalanx.outcome import Failure, Outcome
 from phalanx.record import Record
-from phalanx.rendezvous.events import Failure
 
 __all__ = [
     "AnnounceRestart",
     "Assignment",
     "CloseJob",
     "CoordinatorEffect",
-    "Outcome",
-    "OutcomeKind",
     "StartRound",
     "StopReason",
     "StopRound",
@@ -40,25 +38,6 @@ class StopReason(Enum):
 
     FAILURE = "failure"
     SIGNAL = "signal"
-
-
-class OutcomeKind(Enum):
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    STOPPED = "stopped"  #: on request
-    UNFIT = "unfit"  #: a process could not be killed
-    NODE_FAILED = "node failed"  #: phalanx itself lost a process it cannot do without
-
-
-class Outcome(Record):
-    """How the job ended. `failures` are those of the last round, the first failure first."""
-
-    kind: OutcomeKind
-    failures: tuple[Failure, ...] = ()
-    #: The signal for STOPPED.
-    signum: int | None = None
-    #: A sentence for UNFIT and NODE_FAILED.
-    reason: str = ""
 
 
 class StartRound(Record):

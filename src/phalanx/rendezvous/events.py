@@ -6,12 +6,11 @@ nodes are never compared.
 
 from __future__ import annotations
 
-from phalanx.job import ExitStatus
+from phalanx.outcome import Failure
 from phalanx.record import Record
 
 __all__ = [
     "CoordinatorEvent",
-    "Failure",
     "GroupGone",
     "GroupSucceeded",
     "NodeFailed",
@@ -27,22 +26,6 @@ class StoreOffer(Record):
 
     host: str
     port: int
-
-
-class Failure(Record):
-    """One worker's end that was not a success, or the loss of one of our own processes.
-
-    `local_rank` is None for our own; `what` then says which. `rank` is the rank in the world.
-    """
-
-    node: str
-    host: str
-    round: int
-    local_rank: int | None
-    rank: int | None
-    pid: int
-    status: ExitStatus
-    what: str = "worker"
 
 
 class NodeJoined(Record):

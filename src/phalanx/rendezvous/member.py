@@ -25,20 +25,19 @@ from __future__ import annotations
 
 from enum import Enum
 
-from phalanx.job import ExitStatus, JobSpec
+from phalanx.job import JobSpec
+from phalanx.outcome import ExitStatus, Failure, Outcome
 from phalanx.record import Record
 from phalanx.rendezvous.effects import (
     Assignment,
     CloseJob,
     CoordinatorEffect,
-    Outcome,
     StartRound,
     StopReason,
     StopRound,
 )
 from phalanx.rendezvous.events import (
     CoordinatorEvent,
-    Failure,
     GroupGone,
     GroupSucceeded,
     NodeFailed,

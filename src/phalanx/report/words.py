@@ -7,14 +7,13 @@ import os
 import signal
 
 from phalanx.errors import ExitCode
-from phalanx.rendezvous.effects import Outcome, OutcomeKind
+from phalanx.outcome import Outcome, OutcomeKind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from phalanx.job import ExitStatus
-    from phalanx.rendezvous.events import Failure
+    from phalanx.outcome import ExitStatus, Failure
 
 __all__ = [
     "LIMITS",
@@ -23,6 +22,7 @@ __all__ = [
     "final_lines",
     "restart_line",
     "signal_name",
+    "timeout_line",
     "who",
 ]
 
@@ -66,6 +66,17 @@ def who(failure: Failure) -> str:
         return failure.what
     pid = f", pid {failure.pid}" if failure.pid else ""
     return f"rank {failure.rank} (local rank {failure.local_rank}{pid})"
+
+
+def timeout_line(local_ranks: tuple[int, ...], helpers: int) -> str:
+    """Who had to be killed because the time to stop was up."""
+    parts = []
+    if local_ranks:
+        listed = ", ".join(map(str, local_ranks))
+        parts.append(f"local rank{'s' if len(local_ranks) > 1 else ''} {listed}")
+    if helpers:
+        parts.append(f"{helpers} helper process{'es' if helpers > 1 else ''}")
+    return f"killed at the end of the shutdown timeout: {' and '.join(parts) or 'nothing'}"
 
 
 def restart_line(cause: Failure, restart_count: int, max_restarts: int) -> str:

@@ -9,9 +9,7 @@ behind, because it adopts orphans. So it sees every end, and can clear all of it
 the kernel kills the workers (they asked for that) and the agent, which adopts orphans too, clears
 the rest. If the agent dies its end of the socket pair closes, and everything here is killed.
 
-The workers' store is served by a child of the fork server as well. Its listening sockets are bound
-here, before the port is told to anyone; the child that serves them is forked when the first client
-connects, so that a job that needs no store pays for none.
+The workers' store is served by a child of the fork server as well, see `workers.store_process`.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ import os
 import select
 import signal
 
+from phalanx.outcome import ExitStatus
 from phalanx.workers.messages import (
     GroupGone,
     Kill,
@@ -36,13 +35,14 @@ from phalanx.workers.messages import (
     WorkerExited,
     WorkerStarted,
 )
+from phalanx.workers.orphans import owners_of
 from phalanx.workers.process import (
     StartState,
     adopt_orphans,
     block_signals,
     boottime,
     children,
-    die_with_parent,
+    exit_status,
     kernel_wait_channel,
     kill_children,
     session_of,
@@ -72,30 +72,15 @@ from phalanx.workers.stop import (
     Ticked,
     WorkerGone,
 )
+from phalanx.workers.store_process import StoreProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn, Protocol
+    from collections.abc import Collection
+    from typing import NoReturn
 
     from phalanx.workers.messages import Message
-
-    class StoreService(Protocol):
-        """What the fork server needs of the store; `net.store_service` has it."""
-
-        port: int
-
-        def open(self) -> None:
-            """Bind and listen. Raises OSError with errno."""
-
-        def filenos(self) -> list[int]:
-            """The listening sockets, to wait for the first client."""
-
-        def serve(self) -> NoReturn:
-            """In the child: serve until killed."""
-
-        def renew(self) -> None:
-            """A fresh port, or the named one with nothing left in its queue. Never raises."""
-
+    from phalanx.workers.store_process import StoreService
 
 __all__ = ["ForkServer"]
 
@@ -117,17 +102,14 @@ class ForkServer:
 
     def __init__(self, link: Link, store: StoreService, start_state: StartState) -> None:
         self._link = link
-        self._store = store
         self._start_state = start_state
         self._machine = StopMachine()
         self._whole_group = False  #: stop signals go to process groups
         self._workers: dict[int, _Worker] = {}  #: by pid
         self._owners: dict[int, int | None] = {}  #: orphan pid -> local rank, None unknown
-        self._store_pid: int | None = None
-        #: Listening sockets in `_poll`, while a round has no store's process yet.
-        self._store_watched: list[int] = []
         self._agent_there = True
         self._poll = select.poll()
+        self._store = StoreProcess(store, self._poll)
         self._wakeup_fd = -1
 
     def run(self) -> NoReturn:
@@ -169,7 +151,7 @@ class ForkServer:
             elif fd == self._link.fileno():
                 self._link.flush()
                 self._receive()
-            elif fd in self._store_watched:
+            elif fd in self._store.watched:
                 self._start_store()
             else:
                 self._exec_known(fd)
@@ -194,7 +176,7 @@ class ForkServer:
             case Start():
                 self._start(message)
             case Stop(round, signum, timeout_s):
-                self._see_children(reaped_owners=set())
+                self._see_children()
                 self._handle(StopOrdered(round, signum, timeout_s))
             case Kill(round):
                 self._handle(KillOrdered(round))
@@ -233,7 +215,7 @@ class ForkServer:
         local_ranks = tuple(local_rank for local_rank, _argv, _added in order.workers)
         self._whole_group = order.whole_group
         self._owners.clear()
-        self._watch_store()
+        self._store.watch()
         self._handle(
             GroupStarted(order.round, local_ranks, order.whole_group, order.leftover_timeout_s)
         )
@@ -252,7 +234,7 @@ class ForkServer:
             self._workers[spawned.pid] = worker
             self._poll.register(spawned.outcome_fd, select.POLLIN)
         if refused:
-            self._see_children(reaped_owners=set())
+            self._see_children()
 
     @staticmethod
     def _environment(added: dict[str, str | None]) -> dict[str, str]:
@@ -297,13 +279,13 @@ class ForkServer:
 
     def _not_helpers(self) -> set[int]:
         """Our direct children that are no orphans: workers, and the store."""
-        return {*self._workers, *([self._store_pid] if self._store_pid else [])}
+        return {*self._workers, *([self._store.pid] if self._store.pid else [])}
 
     def _kill_tree(self, *, whole_tree: bool) -> None:
         """KILL: the whole tree once, since a huge process takes long to let go of its children;
         then direct children, as often as new ones arrive. Those cannot be missed.
         """
-        spare = {self._store_pid} if self._store_pid else set()
+        spare = {self._store.pid} if self._store.pid else set()
         if whole_tree:
             for pid in self._workers:
                 signal_group(pid, signal.SIGKILL)
@@ -314,7 +296,7 @@ class ForkServer:
 
     def _reap(self) -> None:
         """Reap all that is dead, report workers, and tell the machine what is left."""
-        owners: set[int | None] = set()
+        died: set[int] = set()
         while True:
             try:
                 dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
@@ -324,121 +306,72 @@ class ForkServer:
                 break
             worker = self._workers.get(dead.si_pid)
             if worker is not None:
-                owners.add(worker.local_rank)
+                died.add(worker.local_rank)
                 self._worker_exited(worker, dead)
-            elif dead.si_pid == self._store_pid:
+            elif dead.si_pid == self._store.pid:
                 self._store_lost(dead)
             else:
-                owners.add(self._owners.pop(dead.si_pid, None))
-        self._see_children(reaped_owners=owners)
+                owner = self._owners.pop(dead.si_pid, None)
+                died.update(() if owner is None else (owner,))
+        self._see_children(died)
 
     def _worker_exited(self, worker: _Worker, dead: os.waitid_result) -> None:
         self._settle_exec(worker)
         del self._workers[worker.pid]
-        code = dead.si_status if dead.si_code == os.CLD_EXITED else None
-        signum = None if dead.si_code == os.CLD_EXITED else dead.si_status
-        if worker.errno is not None:
-            code = signum = None
+        status = exit_status(dead) if worker.errno is None else ExitStatus(errno=worker.errno)
         self._link.send(
             WorkerExited(
                 self._machine.round,
                 worker.local_rank,
                 worker.pid,
-                code,
-                signum,
-                dead.si_code == os.CLD_DUMPED,
-                worker.errno,
+                status.code,
+                status.signal,
+                status.core_dumped,
+                status.errno,
                 boottime(),
             )
         )
         self._handle(WorkerGone(worker.local_rank))
 
-    def _see_children(self, reaped_owners: set[int | None]) -> None:
+    def _see_children(self, died: Collection[int] = ()) -> None:
         """Look which orphans there are, find out whose they are, and tell the machine.
 
-        An orphan belongs to the worker in whose session it is; else to the one that has just died
-        (its children move to us before its death can be seen); else nobody knows. If several have,
-        it is taken for one's that lives: told too late does less harm than told while needed.
+        `died`: local ranks of workers, or of owners of orphans, that have just been reaped.
         """
         spare = self._not_helpers()
-        orphans = [pid for pid in children(os.getpid()) if pid not in spare]
-        local_ranks = {worker.pid: worker.local_rank for worker in self._workers.values()}
-        died = sorted(owner for owner in reaped_owners if owner is not None)
-        just_died = next((rank for rank in died if rank in self._machine.alive), None)
-        if just_died is None and died:
-            just_died = died[0]
-        owners: dict[int, int | None] = {}
-        for pid in orphans:
-            if pid in self._owners:
-                owners[pid] = self._owners[pid]
-            else:
-                owners[pid] = local_ranks.get(session_of(pid) or 0, just_died)
-        self._owners = owners
-        self._handle(ChildrenSeen(tuple(Orphan(pid, owner) for pid, owner in owners.items())))
+        sessions = {pid: session_of(pid) for pid in children(os.getpid()) if pid not in spare}
+        leaders = {worker.pid: worker.local_rank for worker in self._workers.values()}
+        self._owners = owners_of(sessions, self._owners, leaders, died)
+        seen = tuple(Orphan(pid, owner) for pid, owner in self._owners.items())
+        self._handle(ChildrenSeen(seen))
 
     def _group_gone(self, round_: int, *, stuck: bool) -> None:
-        left = [pid for pid in children(os.getpid()) if pid != self._store_pid] if stuck else []
+        left = [pid for pid in children(os.getpid()) if pid != self._store.pid] if stuck else []
         self._workers.clear()
-        self._stop_store()
+        self._store.stop()
         if not stuck:
             self._store.renew()
         wait_channels = tuple((pid, kernel_wait_channel(pid)) for pid in left)
         self._link.send(GroupGone(round_, self._store.port, wait_channels))
 
     def _leave(self) -> NoReturn:
-        self._stop_store()
+        self._store.stop()
         os._exit(0)
 
     # The store
 
-    def _watch_store(self) -> None:
-        self._store_watched = self._store.filenos()
-        for fd in self._store_watched:
-            self._poll.register(fd, select.POLLIN)
-
     def _start_store(self) -> None:
-        """The first client has connected: fork the process that serves it."""
-        self._ignore_store()
-        parent = os.getpid()
         try:
-            pid = os.fork()
-            if pid == 0:
-                self._serve_store(parent)
-            self._store_pid = pid
+            self._store.start(leave_behind=self._link.close)
         except OSError as error:
             refused = ServiceLost(self._machine.round, "store", None, None, error.errno)
             self._link.send(refused)
 
-    def _serve_store(self, parent: int) -> NoReturn:
-        try:
-            die_with_parent(parent)
-            set_title("phalanx store")
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            self._link.close()
-            self._store.serve()
-        finally:
-            os._exit(1)
-
-    def _ignore_store(self) -> None:
-        for fd in self._store_watched:
-            self._poll.unregister(fd)
-        self._store_watched = []
-
-    def _stop_store(self) -> None:
-        """Kill the store with its round: the next one must find nothing of this one's keys."""
-        self._ignore_store()
-        if self._store_pid is not None:
-            signal_child(self._store_pid, signal.SIGKILL)
-            os.waitpid(self._store_pid, 0)
-            self._store_pid = None
-
     def _store_lost(self, dead: os.waitid_result) -> None:
-        self._store_pid = None
-        exited = dead.si_code == os.CLD_EXITED
-        code = dead.si_status if exited else None
-        signum = None if exited else dead.si_status
-        self._link.send(ServiceLost(self._machine.round, "store", code, signum, None))
+        self._store.pid = None
+        status = exit_status(dead)
+        lost = ServiceLost(self._machine.round, "store", status.code, status.signal, None)
+        self._link.send(lost)
 
 
 class _Deaf(Link):

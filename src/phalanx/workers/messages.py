@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import marshal
 
-from phalanx.job import ExitStatus
+from phalanx.outcome import ExitStatus
 from phalanx.record import Record
 
 TYPE_CHECKING = False

@@ -13,6 +13,8 @@ import os
 import signal
 import time
 
+from phalanx.outcome import ExitStatus
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -24,6 +26,7 @@ __all__ = [
     "boottime",
     "children",
     "die_with_parent",
+    "exit_status",
     "kernel_wait_channel",
     "kill_children",
     "session_of",
@@ -216,6 +219,13 @@ def _signal_through_pidfd(pid: int, parent: int, signum: int) -> None:
         pass
     finally:
         os.close(handle)
+
+
+def exit_status(dead: os.waitid_result) -> ExitStatus:
+    """How a reaped child ended."""
+    if dead.si_code == os.CLD_EXITED:
+        return ExitStatus(dead.si_status)
+    return ExitStatus(signal=dead.si_status, core_dumped=dead.si_code == os.CLD_DUMPED)
 
 
 def kernel_wait_channel(pid: int) -> str:
