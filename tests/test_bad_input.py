@@ -490,7 +490,7 @@ def test_a_process_limit_that_leaves_no_fork_server(refused: Refusal) -> None:
     )
 
 
-@pytest.mark.parametrize("limit", range(6, 14))
+@pytest.mark.parametrize("limit", range(6, 12))
 def test_a_limit_of_open_files(refused: Refusal, work: Path, limit: int) -> None:
     """Whichever descriptor is the one too many, the limit is what is named."""
     (work / "sleeper.py").write_text(SLEEPER)

@@ -16,7 +16,6 @@ import select
 import signal
 from collections import deque
 
-from phalanx.agent.server_process import ServerProcess
 from phalanx.agent.start_order import start_order, starting_line
 from phalanx.errors import ExitCode, InternalError, StartError
 from phalanx.outcome import ExitStatus, Outcome
@@ -51,6 +50,7 @@ from phalanx.workers.messages import (
     GroupGone,
     Kill,
     Message,
+    OpenStore,
     Ping,
     Pong,
     Ready,
@@ -63,7 +63,6 @@ from phalanx.workers.messages import (
     WorkerStarted,
 )
 from phalanx.workers.process import (
-    StartState,
     adopt_orphans,
     boottime,
     children,
@@ -77,7 +76,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from phalanx.agent.log_paths import LogPaths
+    from phalanx.agent.server_process import ServerProcess
     from phalanx.job import JobSpec
+    from phalanx.workers.process import StartState
 
 __all__ = ["Agent"]
 
@@ -103,12 +104,16 @@ class Agent:
     def __init__(
         self,
         spec: JobSpec,
+        server: ServerProcess,
+        start_state: StartState,
         paths: LogPaths,
         say: Callable[[str], None],
         detail: Callable[[str], None],
     ) -> None:
         """`say` gets the lines that everybody should see, `detail` what is done meanwhile."""
         self._spec = spec
+        self._server = server
+        self._start_state = start_state
         self._paths = paths
         self._say = say
         self._detail = detail
@@ -126,33 +131,24 @@ class Agent:
         self._rank_base = 0
 
     def run(self) -> Outcome:
-        """Run the job to its end. Raises StartError if a port or a process is refused."""
-        start_state = StartState()
-        self._settle(start_state)
-        try:
-            self._server = ServerProcess.start(self._spec.store, start_state)
-        except OSError as error:
-            raise StartError(
-                f"the fork server cannot be started: {error.strerror}",
-                LIMITS.get(error.errno or 0, "see what the system's log says (dmesg)"),
-                exit_code=ExitCode.SYSTEM,
-            ) from None
+        """Run the job to its end. Raises StartError if the store's port is refused."""
+        self._settle()
         self._poll.register(self._server.link.fileno(), select.POLLIN)
+        self._server.link.send(OpenStore(self._spec.store.port, self._spec.store.loopback))
         self._next_ping_at = boottime() + PING_INTERVAL_S
         while self._outcome is None:
             self._turn()
-        if self._clearing_until is None:
-            self._server.leave()
+        self._server.link.close()  # it leaves while the rest is tidied up
         return self._outcome
 
-    def _settle(self, start_state: StartState) -> None:
+    def _settle(self) -> None:
         """Handlers first (PID 1 has no defaults), then be the one who gets the orphans."""
         wakeup_fd, write_end = os.pipe()
         os.set_blocking(wakeup_fd, False)
         os.set_blocking(write_end, False)
         self._wakeup_fd = wakeup_fd
         handled = {getattr(signal, name) for name in self._spec.signals_to_handle}
-        if signal.SIGHUP in start_state.ignored:
+        if signal.SIGHUP in self._start_state.ignored:
             handled.discard(signal.SIGHUP)  # nohup: its wish is kept
         for signum in handled | {signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD}:
             signal.signal(signum, lambda _signum, _frame: None)
@@ -160,7 +156,7 @@ class Agent:
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         unblock_signals()
         adopt_orphans()
-        self._foreign = set(children(os.getpid()))
+        self._foreign = set(children(os.getpid())) - {self._server.pid}
         self._poll = select.poll()
         self._poll.register(wakeup_fd, select.POLLIN)
 
@@ -224,7 +220,6 @@ class Agent:
             case Ready(store_port):
                 self._tell_member(ForkServerReady(self._offer(store_port)))
             case StoreRefused(port, errno):
-                self._server.leave()
                 raise _store_refused(port, errno)
             case WorkerExited():
                 rank = self._rank_base + message.local_rank

@@ -1,6 +1,7 @@
 """Bring up the fork server's process, and be its program.
 
-It is forked from the agent while that has imported almost nothing, which costs half a millisecond;
+It is forked from the agent while that has imported almost nothing, which costs half a millisecond,
+and imports what it needs while the agent goes on importing what that needs;
 if the agent already has a second thread (a tracer, a profiler) a fork could copy held locks, so it
 is then started afresh, without what started that thread in the agent.
 """
@@ -13,17 +14,12 @@ import select
 import signal
 import sys
 
-from phalanx.job import StoreAddress
-from phalanx.net.store_service import StoreService
-from phalanx.report.words import describe
-from phalanx.workers.fork_server import ForkServer
 from phalanx.workers.messages import Link
 from phalanx.workers.process import (
     StartState,
     block_signals,
     exit_status,
     signal_child,
-    unblock_signals,
 )
 
 TYPE_CHECKING = False
@@ -50,26 +46,29 @@ class ServerProcess:
         self.status: ExitStatus | None = None
 
     @classmethod
-    def start(cls, store: StoreAddress, start_state: StartState) -> ServerProcess:
+    def start(cls, start_state: StartState) -> ServerProcess:
         """Start it. Raises OSError if the system refuses a process or a socket."""
         ours, theirs = net.socketpair()
         block_signals()
         try:
             if len(os.listdir("/proc/self/task")) > 1:
-                pid = _spawn(theirs, store, start_state)
+                pid = _spawn(theirs, start_state)
             else:
                 pid = os.fork()
                 if pid == 0:
                     ours.close()
                     signal.set_wakeup_fd(-1)
-                    _serve(theirs, store, start_state)
+                    _serve(theirs, start_state)
         finally:
-            unblock_signals()
+            # As before: what was held back waits until the agent has handlers.
+            signal.pthread_sigmask(signal.SIG_SETMASK, start_state.mask)
         theirs.close()
         return cls(Link(ours), pid)
 
     def how_it_ended(self) -> str:
         """It has closed its end of the link: see to it that it is dead, and say how that came."""
+        from phalanx.report.words import describe
+
         if self.status is None:
             signal_child(self.pid, signal.SIGKILL)
             self._wait()
@@ -77,7 +76,7 @@ class ServerProcess:
         return f"the fork server (pid {self.pid}) {describe(self.status)}"
 
     def leave(self) -> None:
-        """Closing the link is its order to leave. It has nothing left to do, so it is quick."""
+        """Wait until it is gone. The closed link, now or before, is its order to leave."""
         self.link.close()
         if self.status is not None:
             return
@@ -95,7 +94,7 @@ class ServerProcess:
         self.status = exit_status(dead)
 
 
-def _spawn(theirs: net.socket, store: StoreAddress, start_state: StartState) -> int:
+def _spawn(theirs: net.socket, start_state: StartState) -> int:
     """A fresh interpreter, without `site`: what starts a thread in ours would start it there too.
 
     Handlers of ours are gone by then, and with them which signals were ignored before; and a signal
@@ -108,9 +107,8 @@ def _spawn(theirs: net.socket, store: StoreAddress, start_state: StartState) -> 
     os.set_inheritable(theirs.fileno(), True)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     code = f"import sys; sys.path.append({root!r}); from {__name__} import _main; _main()"
-    settings = [str(theirs.fileno()), str(store.port or ""), "loopback" if store.loopback else ""]
     signals = [_in_words(start_state.mask), _in_words(start_state.ignored)]
-    argv = [sys.executable, "-S", "-s", "-P", "-c", code, *settings, *signals]
+    argv = [sys.executable, "-S", "-s", "-P", "-c", code, str(theirs.fileno()), *signals]
     started = subprocess.Popen(argv, close_fds=False, start_new_session=True)
     started.returncode = 0  # the agent reaps it, not this object
     return started.pid
@@ -124,10 +122,12 @@ def _from_words(words: str) -> frozenset[int]:
     return frozenset(int(word) for word in words.split(",") if word)
 
 
-def _serve(theirs: net.socket, store: StoreAddress, start_state: StartState) -> NoReturn:
+def _serve(theirs: net.socket, start_state: StartState) -> NoReturn:
     try:
-        service = StoreService(store.port, loopback=store.loopback)
-        ForkServer(Link(theirs), service, start_state).run()
+        from phalanx.net.store_service import StoreService
+        from phalanx.workers.fork_server import ForkServer
+
+        ForkServer(Link(theirs), StoreService(), start_state).run()
     except BaseException:
         import traceback
 
@@ -140,11 +140,10 @@ def _serve(theirs: net.socket, store: StoreAddress, start_state: StartState) -> 
 
 def _main() -> NoReturn:
     """The program of the fresh interpreter."""
-    fd, port, loopback, mask, ignored = sys.argv[1:6]
+    fd, mask, ignored = sys.argv[1:4]
     start_state = StartState()
     start_state.mask = set(_from_words(mask))
     start_state.ignored = _from_words(ignored)
     theirs = net.socket(fileno=int(fd))
     os.set_inheritable(theirs.fileno(), False)
-    address = StoreAddress("", int(port) if port else None, loopback=bool(loopback))
-    _serve(theirs, address, start_state)
+    _serve(theirs, start_state)

@@ -1,7 +1,8 @@
 """The command: parse, check, run, say how it ended. The only place that prints an error and exits.
 
-Order matters for speed: nothing is imported before it is needed, and what is wrong with the
-command line is found before anything is started.
+Order matters for speed. The fork server is forked as soon as there is anything to run, from a
+process that has imported almost nothing, and gets itself ready while the rest is imported and
+checked here. It starts nothing by itself: if something is wrong it just leaves again.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import os
 import signal
 import sys
 
-from phalanx.errors import PhalanxError
+from phalanx.errors import ExitCode, PhalanxError, StartError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
+
+    from phalanx.agent.server_process import ServerProcess
+    from phalanx.cli.parse import CommandLine
+    from phalanx.workers.process import StartState
 
 __all__ = ["main", "run"]
 
@@ -89,6 +94,27 @@ def say(text: str) -> None:
 
 
 def _launch(line: CommandLine) -> int:
+    from phalanx.agent.server_process import ServerProcess
+    from phalanx.workers.process import StartState
+
+    start_state = StartState()
+    try:
+        server = ServerProcess.start(start_state)
+    except OSError as error:
+        from phalanx.report.words import LIMITS
+
+        raise StartError(
+            f"the fork server cannot be started: {error.strerror}",
+            LIMITS.get(error.errno or 0, "see what the system's log says (dmesg)"),
+            exit_code=ExitCode.SYSTEM,
+        ) from None
+    try:
+        return _launch_through(server, start_state, line)
+    finally:
+        server.leave()
+
+
+def _launch_through(server: ServerProcess, start_state: StartState, line: CommandLine) -> int:
     from phalanx.agent.agent import Agent
     from phalanx.agent.log_paths import LogPaths
     from phalanx.cli.spec import build
@@ -110,7 +136,7 @@ def _launch(line: CommandLine) -> int:
         say(note)
     try:
         detail = say if _wants_detail() else _say_nothing
-        outcome = Agent(plan.spec, paths, say, detail).run()
+        outcome = Agent(plan.spec, server, start_state, paths, say, detail).run()
     except PhalanxError:
         paths.clean_up()
         raise
@@ -177,15 +203,9 @@ def _print(text: str) -> int:
     except BrokenPipeError:
         pass
     except OSError as error:
-        from phalanx.errors import ExitCode, StartError
-
         raise StartError(
             f"stdout cannot be written: {error.strerror}",
             "is the disk full?",
             exit_code=ExitCode.CANNOT_CREATE,
         ) from None
     return 0
-
-
-if TYPE_CHECKING:
-    from phalanx.cli.parse import CommandLine

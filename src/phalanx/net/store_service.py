@@ -29,15 +29,17 @@ _ATTEMPTS = 16
 class StoreService:
     """Listening sockets for one store at a time. `port` is the bound one once `open` returned."""
 
-    def __init__(self, port: int | None, *, loopback: bool) -> None:
-        self._named = port is not None
-        self.port = port or 0
-        self._loopback = loopback
+    def __init__(self) -> None:
+        self.port = 0
+        self._named = False
+        self._loopback = True
         self._listeners: list[net.socket] = []
 
-    def open(self) -> None:
+    def open(self, port: int | None, *, loopback: bool) -> None:
         """Bind and listen on the named port, or a free one. Raises OSError (EADDRINUSE, ...)."""
-        self._listeners = _listen(self.port if self._named else 0, loopback=self._loopback)
+        self._named = port is not None
+        self._loopback = loopback
+        self._listeners = _listen(port or 0, loopback=loopback)
         self.port = self._listeners[0].getsockname()[1]
 
     def filenos(self) -> list[int]:

@@ -23,6 +23,7 @@ from phalanx.workers.messages import (
     GroupGone,
     Kill,
     Link,
+    OpenStore,
     Ping,
     Pong,
     Ready,
@@ -114,12 +115,6 @@ class ForkServer:
 
     def run(self) -> NoReturn:
         self._settle()
-        try:
-            self._store.open()
-        except OSError as error:
-            self._link.send(StoreRefused(self._store.port, error.errno or 0))
-            os._exit(0)
-        self._link.send(Ready(self._store.port))
         while True:
             self._turn()
 
@@ -173,6 +168,8 @@ class ForkServer:
 
     def _obey(self, message: Message) -> None:
         match message:
+            case OpenStore(port, loopback):
+                self._open_store(port, loopback=loopback)
             case Start():
                 self._start(message)
             case Stop(round, signum, timeout_s):
@@ -359,6 +356,14 @@ class ForkServer:
         os._exit(0)
 
     # The store
+
+    def _open_store(self, port: int | None, *, loopback: bool) -> None:
+        try:
+            self._store.open(port, loopback=loopback)
+        except OSError as error:
+            self._link.send(StoreRefused(port or 0, error.errno or 0))
+        else:
+            self._link.send(Ready(self._store.port))
 
     def _start_store(self) -> None:
         try:

@@ -21,6 +21,7 @@ __all__ = [
     "Kill",
     "Link",
     "Message",
+    "OpenStore",
     "Ping",
     "Pong",
     "Ready",
@@ -35,6 +36,16 @@ __all__ = [
 ]
 
 # Orders, agent to fork server
+
+
+class OpenStore(Record):
+    """Have a store listen for the first round: on this port in every round, or on a free one.
+
+    `loopback`: on loopback addresses only. Answered by Ready or StoreRefused.
+    """
+
+    port: int | None
+    loopback: bool
 
 
 class Start(Record):
@@ -76,13 +87,13 @@ class Ping(Record):
 
 
 class Ready(Record):
-    """The fork server serves, and a store listens on this port for the first round."""
+    """A store listens on this port for the first round."""
 
     store_port: int
 
 
 class StoreRefused(Record):
-    """The store's port cannot be had. The fork server leaves."""
+    """The store's port cannot be had."""
 
     port: int
     errno: int
@@ -147,7 +158,8 @@ class Pong(Record):
 
 
 Message = (
-    Start
+    OpenStore
+    | Start
     | Stop
     | Kill
     | SignalAll
@@ -163,6 +175,7 @@ Message = (
 )
 
 _KINDS: tuple[type[Message], ...] = (
+    OpenStore,
     Start,
     Stop,
     Kill,

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
         port: int
 
-        def open(self) -> None:
-            """Bind and listen. Raises OSError with errno."""
+        def open(self, port: int | None, *, loopback: bool) -> None:
+            """Bind and listen, on a free port if none is named. Raises OSError with errno."""
 
         def filenos(self) -> list[int]:
             """The listening sockets, to wait for the first client."""
@@ -53,9 +53,9 @@ class StoreProcess:
     def port(self) -> int:
         return self._service.port
 
-    def open(self) -> None:
+    def open(self, port: int | None, *, loopback: bool) -> None:
         """Bind and listen for the first round. Raises OSError."""
-        self._service.open()
+        self._service.open(port, loopback=loopback)
 
     def watch(self) -> None:
         """A round begins: wait for its first client."""
