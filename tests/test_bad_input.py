@@ -490,6 +490,18 @@ def test_a_process_limit_that_leaves_no_fork_server(refused: Refusal) -> None:
     )
 
 
+@NEEDS_ROOT
+def test_a_proc_of_another_pid_namespace(refused: Refusal) -> None:
+    """Its numbers are not ours: children would be read, and killed, by the wrong ones."""
+    refused(
+        "fine.py",
+        prefix=("unshare", "--pid", "--fork"),
+        code=ExitCode.UNAVAILABLE,
+        error="/proc is missing here, or belongs to another pid namespace",
+        hint="mount it: .*",
+    )
+
+
 @pytest.mark.parametrize("limit", range(6, 12))
 def test_a_limit_of_open_files(refused: Refusal, work: Path, limit: int) -> None:
     """Whichever descriptor is the one too many, the limit is what is named."""

@@ -95,8 +95,14 @@ def say(text: str) -> None:
 
 def _launch(line: CommandLine) -> int:
     from phalanx.agent.server_process import ServerProcess
-    from phalanx.workers.process import StartState
+    from phalanx.workers.process import StartState, proc_is_ours
 
+    if not proc_is_ours():
+        raise StartError(
+            "/proc is missing here, or belongs to another pid namespace",
+            "mount it: unshare --mount-proc ..., or mount -t proc proc /proc",
+            exit_code=ExitCode.UNAVAILABLE,
+        )
     start_state = StartState()
     try:
         server = ServerProcess.start(start_state)

@@ -29,6 +29,7 @@ __all__ = [
     "exit_status",
     "kernel_wait_channel",
     "kill_children",
+    "proc_is_ours",
     "session_of",
     "set_title",
     "signal_child",
@@ -50,6 +51,14 @@ _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 def boottime() -> float:
     """Seconds of the clock that all of phalanx decides by: monotonic, and counts sleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def proc_is_ours() -> bool:
+    """Does /proc show the pids that we use? A pid namespace may be without one of its own."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
 
 
 def adopt_orphans() -> None:
