@@ -22,3 +22,4 @@ for step in range(done + 1, STEPS + 1):
         file.write(str(step))
     os.replace(f"{path}.new", path)  # in one step: the old file or the new one, never half
 sys.stdout.write(f"rank {rank} is done\n")
+os.remove(path)

@@ -93,6 +93,11 @@ def refused(work: Path, temporary: Path) -> Refusal:
     [
         ([], "nothing to run", r"phalanx \[options\] train\.py \[arguments of train\.py\]"),
         (["--standalone"], "nothing to run", ".*"),
+        (
+            ["--nproc-per-node", "ok.py"],
+            "nothing to run: ok.py is the value of --nproc-per-node",
+            "write --nproc-per-node=VALUE, then what to run",
+        ),
         ([""], "nothing to run", ".*"),
         (["--no-such", "fine.py"], "unknown option --no-such", "options of the script go .*"),
         (["--nprocpernode=2", "fine.py"], "unknown option --nprocpernode",
@@ -148,13 +153,35 @@ def test_a_script_that_is_not_there(refused: Refusal, work: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("word", ["package.train", "python3", "torchvision"])
+@pytest.mark.parametrize("word", ["package.train", "sleep", "torchvision"])
 def test_a_script_that_is_rather_a_module_or_a_program(refused: Refusal, word: str) -> None:
     refused(
         word,
         code=ExitCode.CANNOT_START,
         error=f"there is no file {word}",
         hint="use -m to run a module, --no-python to run a program",
+    )
+
+
+def test_python_in_front_of_the_script(refused: Refusal) -> None:
+    """A habit from other launchers."""
+    refused(
+        "python3",
+        "fine.py",
+        code=ExitCode.CANNOT_START,
+        error="there is no file python3",
+        hint="leave it out: the workers are run with Python anyway",
+    )
+
+
+def test_a_program_that_is_only_in_this_directory(refused: Refusal, work: Path) -> None:
+    (work / "wrap.sh").write_text("#!/bin/sh\n")
+    refused(
+        "--no-python",
+        "wrap.sh",
+        code=ExitCode.CANNOT_START,
+        error="there is no program wrap.sh on PATH",
+        hint="for the one in this directory write ./wrap.sh",
     )
 
 
@@ -417,8 +444,8 @@ def test_a_temporary_directory_that_is_not_there(refused: Refusal) -> None:
         "fine.py",
         env={"TMPDIR": "/no/such/folder"},
         code=ExitCode.CANNOT_CREATE,
-        error="the directory in /no/such/folder cannot be created or written: No such file .*",
-        hint="choose another one with --log-dir",
+        error="a temporary directory in /no/such/folder cannot be created or written: No such .*",
+        hint="choose another one with --log-dir, or with TMPDIR",
     )
 
 

@@ -214,7 +214,9 @@ def test_an_empty_line_has_no_script() -> None:
         ("--standalon3", "did you mean --standalone?"),
         ("--xyzzy", "options of the script go after the script"),
         ("-x", "options of the script go after the script"),
-        ("--use-env", "options of the script go after the script"),
+        ("--use-env", "leave it out: LOCAL_RANK is always in the environment"),
+        ("-np", "did you mean --nproc-per-node?"),
+        ("--nprocs", "did you mean --nproc-per-node?"),
     ],
 )
 def test_an_unknown_option_is_refused_with_the_nearest_one(word: str, hint: str) -> None:

@@ -489,16 +489,25 @@ def test_member_stops_with_the_grace_of_the_reason_or_the_users(
 def test_member_tells_a_stop_request_for_each_signal_and_the_second_int_kills() -> None:
     follow(
         STARTED,
-        (1, SignalArrived(INT), [tell(StopRequested("a", INT))]),
-        (2, SignalArrived(TERM), [tell(StopRequested("a", TERM))]),
-        (3, SignalArrived(INT), [tell(StopRequested("a", INT)), KillGroup(0)]),
+        (1, SignalArrived(INT, INT), [tell(StopRequested("a", INT))]),
+        (2, SignalArrived(TERM, TERM), [tell(StopRequested("a", TERM))]),
+        (3, SignalArrived(INT, INT), [tell(StopRequested("a", INT)), KillGroup(0)]),
+    )
+
+
+def test_workers_that_ignore_a_signal_are_passed_another() -> None:
+    """A second INT kills all the same."""
+    follow(
+        STARTED,
+        (1, SignalArrived(INT, TERM), [tell(StopRequested("a", TERM))]),
+        (2, SignalArrived(INT, TERM), [tell(StopRequested("a", TERM)), KillGroup(0)]),
     )
 
 
 def test_member_has_nothing_to_kill_without_a_group() -> None:
     follow(
-        (0, SignalArrived(INT), [tell(StopRequested("a", INT))]),
-        (0, SignalArrived(INT), [tell(StopRequested("a", INT))]),
+        (0, SignalArrived(INT, INT), [tell(StopRequested("a", INT))]),
+        (0, SignalArrived(INT, INT), [tell(StopRequested("a", INT))]),
     )
 
 
@@ -771,7 +780,8 @@ class Job:
 
     def signal(self) -> None:
         self.signals.append(self.now)
-        self.tell(SignalArrived(self.choose.choice([INT, TERM])))
+        signum = self.choose.choice([INT, TERM])
+        self.tell(SignalArrived(signum, signum))
 
     def lose_store(self) -> None:
         if self.round is None or not self.there or self.round in self.store_lost:

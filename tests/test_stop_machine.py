@@ -29,6 +29,7 @@ from phalanx.workers.stop import (
     Phase,
     ReportGone,
     ReportKilling,
+    ReportWaiting,
     SignalHelpers,
     SignalOrphans,
     SignalWorkers,
@@ -82,6 +83,7 @@ def test_stop_signals_the_workers_and_leaves_their_helpers_alone() -> None:
         (5, seen((70, 0)), []),
         (10, StopOrdered(0, TERM, 30.0), [SignalWorkers((0, 1), TERM, False)]),
         (11, seen((70, 0)), []),
+        (13, Ticked(), [ReportWaiting(0, (0, 1), 1, 27.0)]),
         (36.9, Ticked(), []),
         (37, Ticked(), [SignalHelpers(TERM)]),
         (37.1, Ticked(), []),
@@ -123,6 +125,7 @@ def test_what_outlives_its_worker_gets_the_stop_signal_then_and_once() -> None:
     machine = play(
         (0, started(0, 1), []),
         (1, StopOrdered(0, INT, 30.0), [SignalWorkers((0, 1), INT, False)]),
+        (4, Ticked(), [ReportWaiting(0, (0, 1), 0, 27.0)]),
         (4, WorkerGone(1), []),
         (4, seen((70, 1)), [SignalOrphans((70,), INT)]),
         (5, seen((70, 1)), []),
@@ -169,6 +172,7 @@ def test_helpers_that_outlive_all_workers_are_stopped_by_themselves() -> None:
         (9, seen((70, 0)), []),
         (10, WorkerGone(1), []),
         (10, seen((70, 0)), [SignalOrphans((70,), TERM)]),
+        (13, Ticked(), [ReportWaiting(0, (), 1, LEFTOVER_S - 3)]),
         (10 + LEFTOVER_S - HELPERS_BEFORE_END_S, Ticked(), [SignalHelpers(TERM)]),
         (10 + LEFTOVER_S, Ticked(), [ReportKilling(0, (), 1), KillTree(whole_tree=True)]),
         (41, seen(), [ReportGone(0, stuck=False)]),
@@ -179,6 +183,7 @@ def test_at_the_end_of_the_timeout_everything_is_killed_and_that_is_said() -> No
     machine = play(
         (0, started(0, 1), []),
         (1, StopOrdered(0, TERM, 10.0), [SignalWorkers((0, 1), TERM, False)]),
+        (4, Ticked(), [ReportWaiting(0, (0, 1), 0, 7.0)]),
         (8, Ticked(), [SignalHelpers(TERM)]),
         (9, WorkerGone(1), []),
         (9, seen((70, 0)), []),
@@ -187,6 +192,24 @@ def test_at_the_end_of_the_timeout_everything_is_killed_and_that_is_said() -> No
     )
 
     assert machine.phase is Phase.KILLING
+
+
+def test_a_stop_that_takes_long_is_reported_once() -> None:
+    """After 3 s, with who is waited for and how long; not if hardly any time is left then."""
+    play(
+        (0, started(0), []),
+        (0, StopOrdered(0, TERM, 6.0), [SignalWorkers((0,), TERM, False)]),
+        (2.9, Ticked(), []),
+        (3, Ticked(), [ReportWaiting(0, (0,), 0, 3.0)]),
+        (3, Ticked(), [SignalHelpers(TERM)]),
+        (5, Ticked(), []),
+    )
+    play(
+        (0, started(0), []),
+        (0, StopOrdered(0, TERM, 5.9), [SignalWorkers((0,), TERM, False)]),
+        (3, Ticked(), [SignalHelpers(TERM)]),
+        (4, Ticked(), []),
+    )
 
 
 def test_orphan_that_turns_up_during_the_kill_is_killed() -> None:
@@ -231,6 +254,7 @@ def test_a_second_stop_with_less_time_brings_the_end_forward() -> None:
     play(
         (0, started(0), []),
         (0, StopOrdered(0, TERM, 30.0), [SignalWorkers((0,), TERM, False)]),
+        (3, Ticked(), [ReportWaiting(0, (0,), 0, 27.0)]),
         (5, StopOrdered(0, INT, 8.0), []),
         (10, Ticked(), [SignalHelpers(TERM)]),
         (13, Ticked(), [ReportKilling(0, (0,), 0), KillTree(whole_tree=True)]),
@@ -241,6 +265,7 @@ def test_a_second_stop_with_more_time_changes_nothing() -> None:
     machine = play(
         (0, started(0), []),
         (0, StopOrdered(0, TERM, 30.0), [SignalWorkers((0,), TERM, False)]),
+        (3, Ticked(), [ReportWaiting(0, (0,), 0, 27.0)]),
         (5, StopOrdered(0, TERM, 30.0), []),
     )
 
@@ -252,6 +277,7 @@ def test_helpers_that_have_been_told_are_not_told_again_by_a_second_stop() -> No
     play(
         (0, started(0), []),
         (0, StopOrdered(0, TERM, 30.0), [SignalWorkers((0,), TERM, False)]),
+        (3, Ticked(), [ReportWaiting(0, (0,), 0, 27.0)]),
         (27, Ticked(), [SignalHelpers(TERM)]),
         (27.5, StopOrdered(0, TERM, 2.0), []),
         (28.5, Ticked(), []),

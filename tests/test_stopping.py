@@ -402,6 +402,35 @@ def test_a_stop_while_a_failure_is_being_stopped_means_no_restart(tmp_path: Path
         assert len(signals(tmp_path, 1)) == 2
 
 
+def test_a_stop_that_takes_long_says_whom_it_waits_for(tmp_path: Path) -> None:
+    words = ("--shutdown-timeout=600", "--nproc-per-node=2", LOG_SIGNALS, "--dir", tmp_path)
+    with Run(*words, "--go") as run:
+        ready(run, tmp_path, 2)
+        run.signal(signal.SIGINT)
+
+        run.says("phalanx: waiting up to 597 s more for local ranks 0, 1 to stop")
+
+        run.signal(signal.SIGINT)
+        assert run.wait(AT_ONCE_S) == STOPPED
+
+
+def test_an_interrupt_that_was_ignored_at_the_start_stops_the_workers_with_term(
+    tmp_path: Path,
+) -> None:
+    """As in a script that runs `phalanx ... &`: workers inherit that they ignore INT."""
+
+    def ignore_int() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    with logging_run(tmp_path, preexec_fn=ignore_int) as run:
+        ready(run, tmp_path, 2)
+
+        run.signal(signal.SIGINT)
+
+        assert run.wait(AT_ONCE_S) == STOPPED
+        assert [signals(tmp_path, rank) for rank in (0, 1)] == [["0 SIGTERM"]] * 2
+
+
 def test_a_stop_just_after_a_restart_stops_the_new_round(tmp_path: Path) -> None:
     words = ("--max-restarts=3", "--nproc-per-node=2", LOG_SIGNALS, "--dir", tmp_path)
     with Run(*words) as run:

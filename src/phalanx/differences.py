@@ -466,7 +466,8 @@ DIFFERENCES: tuple[Difference, ...] = (
         "Output and files",
         "the temporary log directory",
         torchrun="`torchelastic_*` in $TMPDIR, left behind by every run",
-        phalanx="`phalanx_*`, removed at the end unless a failed job left files in it",
+        phalanx="`phalanx_*`, removed at the end; if a failed job has left files in it, a line "
+        "says where",
         why="disks fill",
         restore="`--log-dir` keeps it",
         test="tests/test_differences.py::test_the_temporary_directory_goes_when_all_is_well",

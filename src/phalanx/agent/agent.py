@@ -45,7 +45,7 @@ from phalanx.rendezvous.member import (
     TreeCleared,
     WorkerEnded,
 )
-from phalanx.report.words import LIMITS, describe, restart_line, timeout_line
+from phalanx.report.words import LIMITS, describe, restart_line, timeout_line, waiting_line
 from phalanx.workers.messages import (
     GroupGone,
     Kill,
@@ -57,6 +57,7 @@ from phalanx.workers.messages import (
     ServiceLost,
     SignalAll,
     Stop,
+    StopTakesTime,
     StopTimedOut,
     StoreRefused,
     WorkerExited,
@@ -179,7 +180,10 @@ class Agent:
         """Signals have arrived, in this order; a handler did nothing but write their numbers."""
         for signum in signums:
             if signum in self._stop_signals:
-                self._tell_member(SignalArrived(signum))
+                # A shell starts `phalanx ... &` in a script with INT ignored, workers included.
+                ignored = signum in self._start_state.ignored
+                pass_on = int(signal.SIGTERM) if ignored else signum
+                self._tell_member(SignalArrived(signum, pass_on))
             elif signum == signal.SIGCHLD:
                 self._reap()
             elif signum in (signal.SIGUSR1, signal.SIGUSR2):
@@ -231,6 +235,8 @@ class Agent:
                 )
             case GroupGone(round, store_port, stuck):
                 self._tell_member(GroupCleared(round, self._offer(store_port), stuck))
+            case StopTakesTime(_, local_ranks, helpers, left_s):
+                self._say(waiting_line(local_ranks, helpers, left_s))
             case StopTimedOut(_, local_ranks, helpers):
                 self._say(timeout_line(local_ranks, helpers))
             case ServiceLost(round, _, code, signum, errno):

@@ -40,10 +40,12 @@ class LogPaths:
         except OSError as error:
             if temporary_dir is not None:
                 _remove(temporary_dir)
-            where = f"log directory {log_dir}" if log_dir else f"directory in {temporary_root}"
+            where = f"the log directory {log_dir}"
+            if log_dir is None:
+                where = f"a temporary directory in {temporary_root}"
             raise StartError(
-                f"the {where} cannot be created or written: {error.strerror}",
-                "choose another one with --log-dir",
+                f"{where} cannot be created or written: {error.strerror}",
+                "choose another one with --log-dir" + ("" if log_dir else ", or with TMPDIR"),
                 exit_code=ExitCode.CANNOT_CREATE,
             ) from None
 
@@ -67,15 +69,19 @@ class LogPaths:
             files.append(os.path.join(folder, "error.json"))
         return files
 
-    def clean_up(self, *, keep_files: bool = False) -> None:
+    def clean_up(self, *, keep_files: bool = False) -> str | None:
         """Remove the temporary directory, if that is what it is. Never raises.
 
-        `keep_files`: only what is empty, so that error files stay to be read.
+        `keep_files`: only what is empty, so that error files stay to be read; returns where they
+        are if there are any.
         """
         if self._temporary_dir is not None and self.job_dir is not None:
             # An empty directory is removed without a descriptor: there may be none left to have.
             _remove(self.job_dir, keep_files=keep_files)
             _remove(self._temporary_dir, keep_files=keep_files)
+            if keep_files and os.path.isdir(self.job_dir):
+                return self.job_dir
+        return None
 
 
 def _folder_name(run_id: str) -> str:

@@ -149,7 +149,9 @@ def _launch_through(server: ServerProcess, start_state: StartState, line: Comman
     for text in final_lines(outcome):
         say(text)
     code = exit_code(outcome)
-    paths.clean_up(keep_files=code != 0)
+    kept = paths.clean_up(keep_files=code != 0)
+    if kept is not None:
+        say(f"error files are in {kept}")
     return code
 
 

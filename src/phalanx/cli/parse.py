@@ -28,6 +28,9 @@ _BY_SHORT = {option.short: option for option in OPTIONS if option.short}
 
 #: What makes all else on the line irrelevant, mistakes included.
 _LEAVING = ("help", "version")
+#: What other launchers call --nproc-per-node.
+_ELSEWHERE = frozenset(("n", "np", "nprocs", "nproc", "num-processes", "num-procs", "workers"))
+
 _YES = frozenset(("true", "yes", "on"))
 _NO = frozenset(("false", "no", "off"))
 
@@ -46,6 +49,8 @@ class CommandLine(Record):
     settings: Mapping[str, Setting]
     script: str | None
     args: tuple[str, ...]
+    #: The option whose value is the last word; None if there is a script.
+    last: Setting | None = None
 
     def text(self, name: str) -> str | None:
         setting = self.settings.get(name)
@@ -63,6 +68,7 @@ class CommandLine(Record):
 def parse(words: Sequence[str], environ: Mapping[str, str]) -> CommandLine:
     """Settings, script and script arguments. Raises UsageError; never looks at values."""
     settings: dict[str, Setting] = {}
+    last: Setting | None = None
     position = 0
     while position < len(words):
         word = words[position]
@@ -90,10 +96,11 @@ def parse(words: Sequence[str], environ: Mapping[str, str]) -> CommandLine:
                 )
             value = words[position]
             position += 1
+            last = Setting(value, spelling) if position == len(words) else None
         settings[option.name] = Setting(value, spelling)
     script = words[position] if position < len(words) else None
     args = tuple(words[position + 1 :])
-    return CommandLine(_with_defaults(settings, environ), script, args)
+    return CommandLine(_with_defaults(settings, environ), script, args, last)
 
 
 def _with_defaults(
@@ -171,8 +178,16 @@ def _looks_like_option(word: str) -> bool:
 def _unknown(spelling: str) -> UsageError:
     from difflib import get_close_matches  # only when there is something to say
 
+    word = spelling.lstrip("-").replace("_", "-")
+    if word == "use-env":
+        return UsageError(
+            f"unknown option {spelling}", "leave it out: LOCAL_RANK is always in the environment"
+        )
     names = [row.name for row in OPTIONS]
-    close = get_close_matches(spelling.lstrip("-").replace("_", "-"), names, n=1, cutoff=0.6)
+    if word in _ELSEWHERE:
+        close = ["nproc-per-node"]
+    else:
+        close = get_close_matches(word, names, n=1, cutoff=0.6)
     hint = f"did you mean --{close[0]}? " if close else ""
     return UsageError(
         f"unknown option {spelling}",

@@ -93,6 +93,11 @@ def build(
 
 def _command(line: CommandLine, environ: Mapping[str, str], executable: str) -> Command:
     if line.script is None or not line.script.strip():
+        if line.last is not None:
+            raise UsageError(
+                f"nothing to run: {line.last.text} is the value of {line.last.source}",
+                f"write {line.last.source}=VALUE, then what to run",
+            )
         raise UsageError("nothing to run", "phalanx [options] train.py [arguments of train.py]")
     python = environ.get("PYTHON_EXEC") or executable
     if line.flag("run-path"):
@@ -156,6 +161,8 @@ def _rendezvous(
             "this version runs jobs on one node: leave --nnodes out",
             exit_code=ExitCode.UNAVAILABLE,
         )
+    if line.flag("standalone") and port is not None:
+        notes.append("--master-port has no effect with --standalone: a free port is chosen")
     if standalone:
         return _Rendezvous(fresh_id(), StoreAddress("localhost", None))
     if backend not in ("static", "c10d"):

@@ -119,9 +119,13 @@ class GroupCleared(Record):
 
 
 class SignalArrived(Record):
-    """One of the signals that stop the job reached the agent."""
+    """One of the signals that stop the job reached the agent.
+
+    `pass_on`: what workers are to get; another one if they were told to ignore this.
+    """
 
     signum: int
+    pass_on: int
 
 
 class ForkServerLost(Record):
@@ -217,8 +221,8 @@ class Member:
             case GroupCleared(round_, offer, unfit) if round_ == self._round:
                 self.state = GroupState.NONE
                 return (Tell(GroupGone(self.node, round_, offer, unfit)),)
-            case SignalArrived(signum):
-                return self._signal_arrived(signum)
+            case SignalArrived(signum, pass_on):
+                return self._signal_arrived(signum, pass_on)
             case ForkServerLost(reason):
                 if self._lost is not None:
                     return ()
@@ -291,9 +295,9 @@ class Member:
         )
         return (Tell(WorkerFailed(self.node, round_, failure, 0.0)),)
 
-    def _signal_arrived(self, signum: int) -> Sequence[MemberEffect]:
+    def _signal_arrived(self, signum: int, pass_on: int) -> Sequence[MemberEffect]:
         self._interrupts += signum == SIGINT
-        request = Tell(StopRequested(self.node, signum))
+        request = Tell(StopRequested(self.node, pass_on))
         if self._interrupts >= 2 and self._round is not None:
             return (request, KillGroup(self._round))
         return (request,)

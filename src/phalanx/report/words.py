@@ -23,6 +23,7 @@ __all__ = [
     "restart_line",
     "signal_name",
     "timeout_line",
+    "waiting_line",
     "who",
 ]
 
@@ -68,15 +69,27 @@ def who(failure: Failure) -> str:
     return f"rank {failure.rank} (local rank {failure.local_rank}{pid})"
 
 
+def waiting_line(local_ranks: tuple[int, ...], helpers: int, left_s: float) -> str:
+    """Whom a stop waits for, for how long, and what can be done about it."""
+    return (
+        f"waiting up to {left_s:.0f} s more for {_processes(local_ranks, helpers)} to stop"
+        " (a second Ctrl-C kills now)"
+    )
+
+
 def timeout_line(local_ranks: tuple[int, ...], helpers: int) -> str:
     """Who had to be killed because the time to stop was up."""
+    return f"killed at the end of the shutdown timeout: {_processes(local_ranks, helpers)}"
+
+
+def _processes(local_ranks: tuple[int, ...], helpers: int) -> str:
     parts = []
     if local_ranks:
         listed = ", ".join(map(str, local_ranks))
         parts.append(f"local rank{'s' if len(local_ranks) > 1 else ''} {listed}")
     if helpers:
         parts.append(f"{helpers} helper process{'es' if helpers > 1 else ''}")
-    return f"killed at the end of the shutdown timeout: {' and '.join(parts) or 'nothing'}"
+    return " and ".join(parts) or "nothing"
 
 
 def restart_line(cause: Failure, restart_count: int, max_restarts: int) -> str:

@@ -113,6 +113,8 @@ def _check_script(path: str, *, as_main: bool) -> None:
 
 
 def _missing_hint(path: str, as_main: bool) -> str:
+    if as_main and os.path.basename(path).rstrip("0123456789.") == "python":
+        return "leave it out: the workers are run with Python anyway"
     bare_name = not path.endswith(".py") and os.sep not in path
     if as_main and bare_name and ("." in path or path.isidentifier()):
         return "use -m to run a module, --no-python to run a program"
@@ -135,7 +137,13 @@ def _check_program(name: str) -> None:
     found = _find_program(name)
     if found is None:
         where = "" if os.sep in name else " on PATH"
-        raise StartError(f"there is no program {name}{where}", "check the name, or give its path")
+        here = os.sep not in name and os.path.exists(name)
+        hint = (
+            f"for the one in this directory write ./{name}"
+            if here
+            else "check the name, or give its path"
+        )
+        raise StartError(f"there is no program {name}{where}", hint)
     if os.path.isdir(found):
         raise StartError(f"{found} is a directory", "name a program in it")
     if not _is_executable(found):

@@ -31,6 +31,7 @@ from phalanx.workers.messages import (
     SignalAll,
     Start,
     Stop,
+    StopTakesTime,
     StopTimedOut,
     StoreRefused,
     WorkerExited,
@@ -65,6 +66,7 @@ from phalanx.workers.stop import (
     Orphan,
     ReportGone,
     ReportKilling,
+    ReportWaiting,
     SignalHelpers,
     SignalOrphans,
     SignalWorkers,
@@ -199,6 +201,8 @@ class ForkServer:
                 signal_descendants(os.getpid(), signum, self._not_helpers())
             case KillTree(whole_tree):
                 self._kill_tree(whole_tree=whole_tree)
+            case ReportWaiting(round, local_ranks, helpers, left_s):
+                self._link.send(StopTakesTime(round, local_ranks, helpers, left_s))
             case ReportKilling(round, local_ranks, helpers):
                 self._link.send(StopTimedOut(round, local_ranks, helpers))
             case ReportGone(round, stuck):

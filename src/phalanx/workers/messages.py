@@ -29,6 +29,7 @@ __all__ = [
     "SignalAll",
     "Start",
     "Stop",
+    "StopTakesTime",
     "StopTimedOut",
     "StoreRefused",
     "WorkerExited",
@@ -124,6 +125,15 @@ class WorkerExited(Record):
         return ExitStatus(self.code, self.signal, self.core_dumped, self.errno)
 
 
+class StopTakesTime(Record):
+    """These workers and helpers have not stopped yet, and have up to `left_s` seconds more."""
+
+    round: int
+    local_ranks: tuple[int, ...]
+    helpers: int
+    left_s: float
+
+
 class StopTimedOut(Record):
     """SIGKILL goes out at the end of the shutdown timeout, to these workers and helpers."""
 
@@ -168,6 +178,7 @@ Message = (
     | StoreRefused
     | WorkerStarted
     | WorkerExited
+    | StopTakesTime
     | StopTimedOut
     | GroupGone
     | ServiceLost
@@ -185,6 +196,7 @@ _KINDS: tuple[type[Message], ...] = (
     StoreRefused,
     WorkerStarted,
     WorkerExited,
+    StopTakesTime,
     StopTimedOut,
     GroupGone,
     ServiceLost,

@@ -20,6 +20,7 @@ STOPPING is staged, on every path but the kill:
    loaders. What outlives its worker arrives as an orphan and gets the signal then, once.
 2. Near the end (3 s before it, or half-way if the whole is shorter than 6 s) TERM to all helpers.
 3. At the end, KILL to everything, again whenever an orphan turns up, until nothing is left.
+   A stop that takes longer than 3 s is reported once: a person should know what is waited for.
 4. What is not gone 10 s after the first KILL is stuck in the kernel. It runs no more user code:
    the group counts as gone and the node as unfit.
 
@@ -56,6 +57,7 @@ __all__ = [
     "Phase",
     "ReportGone",
     "ReportKilling",
+    "ReportWaiting",
     "SignalHelpers",
     "SignalOrphans",
     "SignalWorkers",
@@ -67,6 +69,8 @@ __all__ = [
 
 #: Seconds before the end at which helpers get TERM, if the whole time allows it.
 HELPERS_BEFORE_END_S = 3.0
+#: Seconds after which a stop that goes on is reported, if as many are left again.
+WAITING_AFTER_S = 3.0
 #: Seconds after SIGKILL at which a process counts as stuck in the kernel.
 STUCK_AFTER_S = 10.0
 
@@ -163,6 +167,15 @@ class KillTree(Record):
     whole_tree: bool
 
 
+class ReportWaiting(Record):
+    """The stop is taking its time: these workers and helpers have up to `left_s` seconds more."""
+
+    round: int
+    local_ranks: tuple[int, ...]
+    helpers: int
+    left_s: float
+
+
 class ReportKilling(Record):
     """The time to stop is up. `local_ranks` still live; `helpers` orphans do."""
 
@@ -183,7 +196,14 @@ class Leave(Record):
 
 
 Effect = (
-    SignalWorkers | SignalOrphans | SignalHelpers | KillTree | ReportKilling | ReportGone | Leave
+    SignalWorkers
+    | SignalOrphans
+    | SignalHelpers
+    | KillTree
+    | ReportWaiting
+    | ReportKilling
+    | ReportGone
+    | Leave
 )
 
 
@@ -203,6 +223,7 @@ class StopMachine:
         self._signum = SIGTERM
         #: Instants; None: not in that stage's wait.
         self._helpers_at: float | None = None
+        self._waiting_at: float | None = None
         self._kill_at: float | None = None
         self._stuck_at: float | None = None
         self._agent_gone = False
@@ -210,8 +231,8 @@ class StopMachine:
     @property
     def deadline(self) -> float | None:
         """The next instant at which `Ticked` changes something; None: never by itself."""
-        instants = [t for t in (self._helpers_at, self._kill_at, self._stuck_at) if t is not None]
-        return min(instants, default=None)
+        instants = (self._waiting_at, self._helpers_at, self._kill_at, self._stuck_at)
+        return min((instant for instant in instants if instant is not None), default=None)
 
     def handle(self, event: Event, now: float) -> Sequence[Effect]:
         """Take one event in, give back what to do, in order."""
@@ -274,6 +295,8 @@ class StopMachine:
         self.phase = Phase.STOPPING
         self._signum = signum
         self._set_stages(timeout_s, now)
+        if timeout_s >= 2 * WAITING_AFTER_S:
+            self._waiting_at = now + WAITING_AFTER_S
         first: list[Effect] = []
         if self.alive:
             first.append(SignalWorkers(tuple(sorted(self.alive)), signum, self._whole_group))
@@ -298,6 +321,11 @@ class StopMachine:
         if self._kill_at is not None and now >= self._kill_at:
             killing = ReportKilling(self.round, tuple(sorted(self.alive)), len(self._orphans))
             return [killing, *self._kill(now)]
+        if self._waiting_at is not None and self._kill_at is not None and now >= self._waiting_at:
+            self._waiting_at = None
+            left_s = self._kill_at - now
+            alive = tuple(sorted(self.alive))
+            return (ReportWaiting(self.round, alive, len(self._orphans), left_s),)
         if self._helpers_at is not None and now >= self._helpers_at:
             self._helpers_at = None
             return (SignalHelpers(SIGTERM),)
@@ -309,12 +337,12 @@ class StopMachine:
         if self.phase is Phase.KILLING:
             return ()
         self.phase = Phase.KILLING
-        self._helpers_at = self._kill_at = None
+        self._waiting_at = self._helpers_at = self._kill_at = None
         self._stuck_at = now + STUCK_AFTER_S
         return (KillTree(whole_tree=True),)
 
     def _gone(self, *, stuck: bool) -> Sequence[Effect]:
         self.phase = Phase.NONE
-        self._helpers_at = self._kill_at = self._stuck_at = None
+        self._waiting_at = self._helpers_at = self._kill_at = self._stuck_at = None
         report = ReportGone(self.round, stuck)
         return (report, Leave()) if self._agent_gone else (report,)
