@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness import PHALANX, Run, eventually
+from harness import PHALANX, Run, eventually, finished
 from phalanx.errors import ExitCode
 
 NEEDS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -439,14 +439,11 @@ def test_a_log_directory_that_may_not_be_written(refused: Refusal, work: Path, i
     )
 
 
-def test_a_temporary_directory_that_is_not_there(refused: Refusal) -> None:
-    refused(
-        "fine.py",
-        env={"TMPDIR": "/no/such/folder"},
-        code=ExitCode.CANNOT_CREATE,
-        error="a temporary directory in /no/such/folder cannot be created or written: No such .*",
-        hint="choose another one with --log-dir, or with TMPDIR",
-    )
+def test_a_temporary_directory_that_is_not_there_is_passed_over(work: Path) -> None:
+    """As Python's tempfile does: a stale TMPDIR is common on clusters."""
+    run = finished("fine.py", cwd=work, env={"TMPDIR": "/no/such/folder"})
+
+    assert (run.process.returncode, run.stderr) == (0, "")
 
 
 def test_a_run_id_that_no_folder_can_have(work: Path, temporary: Path) -> None:

@@ -39,7 +39,7 @@ class Poll:
     def poll(self, wait_ms): return self.next
 
 link = Link()
-server = ForkServer(link, Store(), StartState())
+server = ForkServer(link, Store(), StartState(frozenset()))
 server._poll = server._store._poll = poll = Poll()
 server._wakeup_fd, wakeup = os.pipe()
 """

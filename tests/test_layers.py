@@ -19,7 +19,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"agent"}),
     frozenset({"workers", "net", "console"}),
     frozenset({"rendezvous", "wire", "store", "report"}),
-    frozenset({"job", "outcome", "errors", "differences"}),
+    frozenset({"job", "outcome", "errors", "differences", "say"}),
     frozenset({"record", "__init__"}),
 )
 #: Packages and modules that decide: the same event at the same time gives the same effects.

@@ -239,11 +239,28 @@ def test_a_second_int_kills_at_once(tmp_path: Path) -> None:
         run.signal(signal.SIGINT)
         eventually(lambda: signals(tmp_path, 0) and signals(tmp_path, 1), what="INT is forwarded")
 
-        run.signal(signal.SIGINT)
+        # Two within 0.2 s count as one, and how fast we are is not known: press until it is heard.
+        eventually(lambda: run.process.poll() is not None or run.signal(signal.SIGINT), AT_ONCE_S)
 
         assert run.wait(AT_ONCE_S) == STOPPED
         assert signals(tmp_path, 0) == ["0 SIGINT"]
         run.nothing_left()
+
+
+def test_a_wrapper_that_hands_on_what_the_terminal_has_sent_kills_nothing(tmp_path: Path) -> None:
+    """Two INTs within 0.2 s are one: the workers have their time."""
+    with logging_run(tmp_path, "--go") as run:
+        ready(run, tmp_path, 2)
+        run.signal(signal.SIGINT)
+        eventually(lambda: signals(tmp_path, 0) and signals(tmp_path, 1), what="INT is forwarded")
+        run.signal(signal.SIGINT)
+        run.signal(signal.SIGUSR1)
+        eventually(lambda: len(signals(tmp_path, 0)) == 2, what="USR1 is forwarded after it")
+
+        (tmp_path / "go").touch()
+
+        assert run.wait(AT_ONCE_S) == STOPPED
+        assert [signals(tmp_path, rank) for rank in (0, 1)] == [["0 SIGINT", "0 SIGUSR1"]] * 2
 
 
 def test_a_second_term_changes_nothing(tmp_path: Path) -> None:
@@ -381,7 +398,7 @@ def test_an_int_during_an_import_is_not_lost(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(LOSES_INTERRUPTS)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     with Run(FAMILY, "--dir", tmp_path, env={"PYTHONPATH": path}) as run:
-        assert run.wait(AT_ONCE_S) == -signal.SIGINT
+        assert run.wait(AT_ONCE_S) == STOPPED
         run.nothing_left()
 
 

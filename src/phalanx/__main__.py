@@ -7,12 +7,21 @@ what the user put on PYTHONPATH is kept. What `-m` itself imports before this li
 pkgutil) cannot be helped; the `phalanx` command has no such trouble.
 """
 
+import os
 import sys
 
 __all__: list[str] = []
 
+
+def _current_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None  # it has been removed; Python put nothing on the path for it
+
+
 if __name__ == "__main__":
-    if not sys.flags.safe_path:
+    if not sys.flags.safe_path and sys.path[0] == _current_directory():
         del sys.path[0]
 
     from phalanx.cli.main import main

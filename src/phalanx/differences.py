@@ -252,6 +252,15 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "What a worker sees",
+        "SIGINT or SIGQUIT that was ignored at the start (`phalanx ... &` in a script)",
+        torchrun="is passed on to workers that ignore it, and kills them at the end of the grace",
+        phalanx="is passed on as SIGTERM",
+        why="workers can save",
+        test="tests/test_stopping.py::"
+        "test_an_interrupt_that_was_ignored_at_the_start_stops_the_workers_with_term",
+    ),
+    Difference(
+        "What a worker sees",
         "SIGHUP under `nohup`",
         torchrun="handled by torchrun and at its default in workers: the job ends with the terminal",
         phalanx="ignored by both, as at the start",
@@ -369,7 +378,7 @@ DIFFERENCES: tuple[Difference, ...] = (
         "Stopping",
         "a second signal",
         torchrun="SIGTERM to the workers and the grace anew; a third leaves orphans",
-        phalanx="a second SIGINT kills at once; others change nothing",
+        phalanx="a second SIGINT kills at once; others change nothing; two within 0.2 s are one",
         why="impatience at a keyboard is meant",
         test="tests/test_differences.py::test_a_second_interrupt_kills_at_once",
     ),

@@ -46,6 +46,7 @@ from phalanx.rendezvous.member import (
     WorkerEnded,
 )
 from phalanx.report.words import LIMITS, describe, restart_line, timeout_line, waiting_line
+from phalanx.say import flush
 from phalanx.workers.messages import (
     GroupGone,
     Kill,
@@ -139,7 +140,7 @@ class Agent:
         self._next_ping_at = boottime() + PING_INTERVAL_S
         while self._outcome is None:
             self._turn()
-        self._server.link.close()  # it leaves while the rest is tidied up
+        self._server.dismiss()  # it leaves while the rest is tidied up
         return self._outcome
 
     def _settle(self) -> None:
@@ -148,13 +149,13 @@ class Agent:
         os.set_blocking(wakeup_fd, False)
         os.set_blocking(write_end, False)
         self._wakeup_fd = wakeup_fd
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)  # before there are handlers
         handled = {getattr(signal, name) for name in self._spec.signals_to_handle}
         if signal.SIGHUP in self._start_state.ignored:
             handled.discard(signal.SIGHUP)  # nohup: its wish is kept
         for signum in handled | {signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD}:
             signal.signal(signum, lambda _signum, _frame: None)
         self._stop_signals = handled
-        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         unblock_signals()
         adopt_orphans()
         self._foreign = set(children(os.getpid())) - {self._server.pid}
@@ -209,6 +210,7 @@ class Agent:
                 self._cleared()
         elif now >= self._next_ping_at:
             self._next_ping_at = now + PING_INTERVAL_S
+            flush()
             self._pings_unanswered += 1
             if self._pings_unanswered > PINGS_UNANSWERED:
                 reason = f"the fork server (pid {self._server.pid}) does not answer"

@@ -109,12 +109,13 @@ def _remove(path: str, *, keep_files: bool = False) -> None:
     else:
         return
     try:
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    _remove(entry.path, keep_files=keep_files)
-                elif not keep_files:
-                    os.unlink(entry.path)
+        with os.scandir(path) as listing:
+            entries = list(listing)  # one descriptor at a time: there may be hardly any left
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _remove(entry.path, keep_files=keep_files)
+            elif not keep_files:
+                os.unlink(entry.path)
         os.rmdir(path)
     except OSError:
         pass  # a file that stays is in it, or it is gone already: not worth a word

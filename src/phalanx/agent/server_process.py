@@ -18,6 +18,7 @@ from phalanx.workers.messages import Link
 from phalanx.workers.process import (
     StartState,
     block_signals,
+    boottime,
     exit_status,
     signal_child,
 )
@@ -49,7 +50,9 @@ class ServerProcess:
     def start(cls, start_state: StartState) -> ServerProcess:
         """Start it. Raises OSError if the system refuses a process or a socket."""
         ours, theirs = net.socketpair()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         block_signals()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would be reaped unseen
         try:
             if len(os.listdir("/proc/self/task")) > 1:
                 pid = _spawn(theirs, start_state)
@@ -61,7 +64,7 @@ class ServerProcess:
                     _serve(theirs, start_state)
         finally:
             # As before: what was held back waits until the agent has handlers.
-            signal.pthread_sigmask(signal.SIG_SETMASK, start_state.mask)
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
         return cls(Link(ours), pid)
 
@@ -72,26 +75,40 @@ class ServerProcess:
         if self.status is None:
             signal_child(self.pid, signal.SIGKILL)
             self._wait()
-        assert self.status is not None
-        return f"the fork server (pid {self.pid}) {describe(self.status)}"
+        how = "is gone" if self.status is None else describe(self.status)
+        return f"the fork server (pid {self.pid}) {how}"
+
+    def dismiss(self) -> None:
+        """Order it to leave, by the end of our half of the link. It has nothing left to do."""
+        self.link.end()
 
     def leave(self) -> None:
-        """Wait until it is gone. The closed link, now or before, is its order to leave."""
+        """Dismiss it and wait until it is gone. Never raises."""
+        self.dismiss()
+        if self.status is None:
+            if not self._has_closed(boottime() + _LEAVE_TIMEOUT_S):
+                signal_child(self.pid, signal.SIGKILL)
+            self._wait()
         self.link.close()
-        if self.status is not None:
-            return
-        handle = os.pidfd_open(self.pid)
+
+    def _has_closed(self, until: float) -> bool:
+        """Its end of the link closes when it exits: no sooner, and by whatever cause."""
         waiting = select.poll()
-        waiting.register(handle, select.POLLIN)
-        if not waiting.poll(_LEAVE_TIMEOUT_S * 1000):
-            signal_child(self.pid, signal.SIGKILL)
-        os.close(handle)
-        self._wait()
+        while self.link.receive()[1]:
+            left_s = until - boottime()
+            if left_s <= 0:
+                return False
+            waiting.register(self.link.fileno(), select.POLLIN)
+            waiting.poll(left_s * 1000)
+        return True
 
     def _wait(self) -> None:
-        dead = os.waitid(os.P_PID, self.pid, os.WEXITED)
-        assert dead is not None
-        self.status = exit_status(dead)
+        try:
+            dead = os.waitid(os.P_PID, self.pid, os.WEXITED)
+        except ChildProcessError:
+            return  # reaped by somebody else
+        if dead is not None:
+            self.status = exit_status(dead)
 
 
 def _spawn(theirs: net.socket, start_state: StartState) -> int:
@@ -141,9 +158,7 @@ def _serve(theirs: net.socket, start_state: StartState) -> NoReturn:
 def _main() -> NoReturn:
     """The program of the fresh interpreter."""
     fd, mask, ignored = sys.argv[1:4]
-    start_state = StartState()
-    start_state.mask = set(_from_words(mask))
-    start_state.ignored = _from_words(ignored)
+    start_state = StartState(_from_words(mask), _from_words(ignored))
     theirs = net.socket(fileno=int(fd))
     os.set_inheritable(theirs.fileno(), False)
     _serve(theirs, start_state)

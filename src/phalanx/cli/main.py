@@ -12,6 +12,7 @@ import signal
 import sys
 
 from phalanx.errors import ExitCode, PhalanxError, StartError
+from phalanx.say import finish, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,11 +30,9 @@ def main() -> NoReturn:
     """Entry point of the `phalanx` command. Leaves without the interpreter's own clean-up."""
     code = 70
     try:
-        _let_interrupt_kill()
+        mask = _hold_back_stop_signals()
         _open_standard_streams()
-        code = run(sys.argv[1:])
-    except KeyboardInterrupt:
-        code = 130  # in the first instant
+        code = run(sys.argv[1:], mask)
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 1
     except BaseException:
@@ -41,17 +40,18 @@ def main() -> NoReturn:
 
         say("internal error; please report it with the lines below\n" + traceback.format_exc())
     finally:
+        finish()
         os._exit(code)
 
 
-def _let_interrupt_kill() -> None:
-    """INT ends phalanx, as TERM does, until the agent has handlers: there is nothing to stop yet.
+def _hold_back_stop_signals() -> frozenset[int]:
+    """A signal of the first instants waits until the agent has handlers; returns the mask before.
 
-    Python's KeyboardInterrupt is lost if it is raised in a callback, and imports make some. The
-    agent asks what is ignored, not what is at its default, so this changes nothing for workers.
+    PID 1 would lose it, having no default actions; others would die of it with an exit code that
+    says nothing, or lose it in an import (Python drops a KeyboardInterrupt in a callback).
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    held = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    return frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, held))
 
 
 def _open_standard_streams() -> None:
@@ -67,8 +67,11 @@ def _open_standard_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
-def run(words: Sequence[str]) -> int:
-    """Run one command line; its exit code. Prints what is wrong, and a hint."""
+def run(words: Sequence[str], mask: frozenset[int] = frozenset()) -> int:
+    """Run one command line; its exit code. Prints what is wrong, and a hint.
+
+    `mask`: the signals that were blocked when phalanx was started; workers get that mask.
+    """
     from phalanx.cli.parse import parse
 
     try:
@@ -77,7 +80,7 @@ def run(words: Sequence[str]) -> int:
             return _print_help()
         if line.flag("version"):
             return _print_version()
-        return _launch(line)
+        return _launch(line, mask)
     except PhalanxError as error:
         say(f"error: {error}")
         if error.hint:
@@ -85,15 +88,7 @@ def run(words: Sequence[str]) -> int:
         return error.exit_code
 
 
-def say(text: str) -> None:
-    """One of our own lines, on stderr. A stderr that is gone loses it, and nothing else."""
-    try:
-        os.write(2, f"phalanx: {text}\n".encode(errors="replace"))
-    except OSError:
-        pass
-
-
-def _launch(line: CommandLine) -> int:
+def _launch(line: CommandLine, mask: frozenset[int]) -> int:
     from phalanx.agent.server_process import ServerProcess
     from phalanx.workers.process import StartState, proc_is_ours
 
@@ -103,7 +98,7 @@ def _launch(line: CommandLine) -> int:
             "mount it: unshare --mount-proc ..., or mount -t proc proc /proc",
             exit_code=ExitCode.UNAVAILABLE,
         )
-    start_state = StartState()
+    start_state = StartState(mask)
     try:
         server = ServerProcess.start(start_state)
     except OSError as error:
@@ -180,10 +175,10 @@ def _fresh_id() -> str:
 
 
 def _temporary_root() -> str:
-    for name in ("TMPDIR", "TEMP", "TMP"):
-        if folder := os.environ.get(name):
-            return folder
-    return "/tmp"
+    """The first that can be written of those that Python's tempfile looks at, else $TMPDIR."""
+    named = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
+    folders = [os.path.abspath(folder) for folder in [*named, "/tmp", "/var/tmp"] if folder]
+    return next((f for f in folders if os.access(f, os.W_OK | os.X_OK)), folders[0])
 
 
 def _print_help() -> int:

@@ -48,8 +48,9 @@ class StoreService:
     def serve(self) -> NoReturn:
         """In a process of its own: serve the store on these sockets until killed."""
         from phalanx.net.store_server import serve
+        from phalanx.say import say
 
-        serve(self._listeners, say=_say)
+        serve(self._listeners, say)
         os._exit(1)
 
     def renew(self) -> None:
@@ -124,7 +125,3 @@ def _drain(listener: net.socket) -> None:
         except OSError:
             return
         os.close(fd)
-
-
-def _say(line: str) -> None:
-    os.write(2, f"phalanx: {line}\n".encode(errors="replace"))

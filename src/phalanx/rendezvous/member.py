@@ -76,6 +76,9 @@ __all__ = [
 GRACE_AFTER_FAILURE_S = 30.0
 GRACE_ON_SIGNAL_S = 27.0
 
+#: INTs closer together are one: a wrapper hands on what the terminal has sent already.
+ONE_PRESS_S = 0.2
+
 SIGINT = 2
 
 
@@ -200,8 +203,8 @@ class Member:
         self._highest_round = -1
         #: Local ranks of the current round that have not exited 0.
         self._unfinished: set[int] = set()
-        #: INT signals that have arrived.
-        self._interrupts = 0
+        #: When the first INT arrived.
+        self._interrupted_at: float | None = None
         self._lost: str | None = None
 
     def handle(self, event: MemberEvent | CoordinatorEffect, now: float) -> Sequence[MemberEffect]:
@@ -222,7 +225,7 @@ class Member:
                 self.state = GroupState.NONE
                 return (Tell(GroupGone(self.node, round_, offer, unfit)),)
             case SignalArrived(signum, pass_on):
-                return self._signal_arrived(signum, pass_on)
+                return self._signal_arrived(signum, pass_on, now)
             case ForkServerLost(reason):
                 if self._lost is not None:
                     return ()
@@ -295,9 +298,13 @@ class Member:
         )
         return (Tell(WorkerFailed(self.node, round_, failure, 0.0)),)
 
-    def _signal_arrived(self, signum: int, pass_on: int) -> Sequence[MemberEffect]:
-        self._interrupts += signum == SIGINT
+    def _signal_arrived(self, signum: int, pass_on: int, now: float) -> Sequence[MemberEffect]:
         request = Tell(StopRequested(self.node, pass_on))
-        if self._interrupts >= 2 and self._round is not None:
+        if signum != SIGINT:
+            return (request,)
+        again = self._interrupted_at is not None and now - self._interrupted_at >= ONE_PRESS_S
+        if self._interrupted_at is None:
+            self._interrupted_at = now
+        if again and self._round is not None:
             return (request, KillGroup(self._round))
         return (request,)

@@ -129,9 +129,7 @@ def exit_code(outcome: Outcome) -> int:
             return ExitCode.INTERNAL
         case OutcomeKind.FAILED:
             first = outcome.failures[0]
-            if first.local_rank is None:
-                return ExitCode.INTERNAL
             if first.status.errno is not None:
-                limited = first.status.errno in LIMITS
-                return ExitCode.SYSTEM if limited else ExitCode.CANNOT_START
-            return first.status.exit_code
+                refused = first.status.errno in LIMITS
+                return ExitCode.SYSTEM if refused else ExitCode.CANNOT_START
+            return ExitCode.INTERNAL if first.local_rank is None else first.status.exit_code

@@ -52,6 +52,8 @@ from phalanx.workers.process import (
     signal_child,
     signal_descendants,
     signal_group,
+    variables_of,
+    wake_with_parent,
 )
 from phalanx.workers.spawn import read_outcome, spawn
 from phalanx.workers.stop import (
@@ -108,6 +110,7 @@ class ForkServer:
         self._start_state = start_state
         self._machine = StopMachine()
         self._whole_group = False  #: stop signals go to process groups
+        self._local_ranks: dict[str, int] = {}  #: by RANK, of the round's workers
         self._workers: dict[int, _Worker] = {}  #: by pid
         self._owners: dict[int, int | None] = {}  #: orphan pid -> local rank, None unknown
         self._agent_there = True
@@ -125,6 +128,7 @@ class ForkServer:
         if os.getsid(0) != os.getpid():
             os.setsid()
         adopt_orphans()
+        wake_with_parent(os.getppid())
         set_title("phalanx fork server")
         self._wakeup_fd, write_end = os.pipe()
         os.set_blocking(self._wakeup_fd, False)
@@ -152,6 +156,9 @@ class ForkServer:
                 self._start_store()
             else:
                 self._exec_known(fd)
+        deadline = self._machine.deadline
+        if deadline is not None and boottime() >= deadline:
+            self._reap()  # who has gone in time is not late
         self._handle(Ticked())
         if self._agent_there:
             wanted = select.POLLIN | (select.POLLOUT if self._link.wants_write else 0)
@@ -165,7 +172,6 @@ class ForkServer:
         else:
             self._poll.unregister(self._link.fileno())
             self._link.close()
-            self._link = _Deaf()
             self._handle(AgentGone())
 
     def _obey(self, message: Message) -> None:
@@ -194,6 +200,7 @@ class ForkServer:
         match effect:
             case SignalWorkers(local_ranks, signum, _):
                 self._signal_workers(local_ranks, signum)
+                self._signal_workers(local_ranks, signal.SIGCONT)  # one that is stopped hears it
             case SignalOrphans(pids, signum):
                 for pid in pids:
                     signal_child(pid, signum)
@@ -215,6 +222,7 @@ class ForkServer:
     def _start(self, order: Start) -> None:
         local_ranks = tuple(local_rank for local_rank, _argv, _added in order.workers)
         self._whole_group = order.whole_group
+        self._local_ranks = {added.get("RANK") or "": rank for rank, _argv, added in order.workers}
         self._owners.clear()
         self._store.watch()
         self._handle(
@@ -298,6 +306,7 @@ class ForkServer:
     def _reap(self) -> None:
         """Reap all that is dead, report workers, and tell the machine what is left."""
         died: set[int] = set()
+        now = boottime()  # one instant for all that are found dead together
         while True:
             try:
                 dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
@@ -308,7 +317,7 @@ class ForkServer:
             worker = self._workers.get(dead.si_pid)
             if worker is not None:
                 died.add(worker.local_rank)
-                self._worker_exited(worker, dead)
+                self._worker_exited(worker, dead, now)
             elif dead.si_pid == self._store.pid:
                 self._store_lost(dead)
             else:
@@ -316,7 +325,7 @@ class ForkServer:
                 died.update(() if owner is None else (owner,))
         self._see_children(died)
 
-    def _worker_exited(self, worker: _Worker, dead: os.waitid_result) -> None:
+    def _worker_exited(self, worker: _Worker, dead: os.waitid_result, now: float) -> None:
         self._settle_exec(worker)
         del self._workers[worker.pid]
         status = exit_status(dead) if worker.errno is None else ExitStatus(errno=worker.errno)
@@ -329,7 +338,7 @@ class ForkServer:
                 status.signal,
                 status.core_dumped,
                 status.errno,
-                boottime(),
+                now,
             )
         )
         self._handle(WorkerGone(worker.local_rank))
@@ -340,11 +349,23 @@ class ForkServer:
         `died`: local ranks of workers, or of owners of orphans, that have just been reaped.
         """
         spare = self._not_helpers()
-        sessions = {pid: session_of(pid) for pid in children(os.getpid()) if pid not in spare}
         leaders = {worker.pid: worker.local_rank for worker in self._workers.values()}
-        self._owners = owners_of(sessions, self._owners, leaders, died)
+        claims = {
+            pid: self._owners[pid] if pid in self._owners else self._claim(pid, leaders)
+            for pid in children(os.getpid())
+            if pid not in spare
+        }
+        self._owners = owners_of(claims, self._owners, set(leaders.values()), died)
         seen = tuple(Orphan(pid, owner) for pid, owner in self._owners.items())
         self._handle(ChildrenSeen(seen))
+
+    def _claim(self, pid: int, leaders: dict[int, int]) -> int | None:
+        """Whose an orphan is by its session, else by the RANK it was started with."""
+        by_session = leaders.get(session_of(pid) or 0)
+        if by_session is not None:
+            return by_session
+        rank, round_ = variables_of(pid, "RANK", "PHALANX_ROUND")
+        return self._local_ranks.get(rank or "") if round_ == str(self._machine.round) else None
 
     def _group_gone(self, round_: int, *, stuck: bool) -> None:
         left = [pid for pid in children(os.getpid()) if pid != self._store.pid] if stuck else []
@@ -381,16 +402,3 @@ class ForkServer:
         status = exit_status(dead)
         lost = ServiceLost(self._machine.round, "store", status.code, status.signal, None)
         self._link.send(lost)
-
-
-class _Deaf(Link):
-    """In place of the link once the agent is gone: takes everything, says nothing."""
-
-    def __init__(self) -> None:
-        pass
-
-    def fileno(self) -> int:
-        return -1
-
-    def send(self, message: Message) -> None:
-        pass

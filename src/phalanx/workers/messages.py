@@ -8,6 +8,7 @@ its round; one of an older round is history.
 from __future__ import annotations
 
 import marshal
+from _socket import SHUT_WR
 
 from phalanx.outcome import ExitStatus
 from phalanx.record import Record
@@ -218,7 +219,16 @@ class Link:
         return self._sock.fileno()
 
     def close(self) -> None:
+        """What is sent after this goes nowhere; nothing more is received."""
+        self._out.clear()
         self._sock.close()
+
+    def end(self) -> None:
+        """Nothing more will be sent: the peer sees the end, and can still be heard."""
+        try:
+            self._sock.shutdown(SHUT_WR)
+        except OSError:
+            pass  # the peer, or the link, is gone already
 
     @property
     def wants_write(self) -> bool:

@@ -36,6 +36,8 @@ __all__ = [
     "signal_descendants",
     "signal_group",
     "unblock_signals",
+    "variables_of",
+    "wake_with_parent",
 ]
 
 _PR_SET_PDEATHSIG = 1
@@ -76,6 +78,24 @@ def die_with_parent(parent: int) -> None:
         os._exit(137)
 
 
+def wake_with_parent(parent: int) -> None:
+    """Be continued, should we be stopped, when `parent` dies; or at once if it is dead already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGCONT)
+
+
+def variables_of(pid: int, *names: str) -> list[str | None]:
+    """Variables a process was started with; None for each that it has not, or if it is gone."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environment:
+            pairs = [pair.partition(b"=") for pair in environment.read().split(b"\0")]
+    except OSError:
+        pairs = []
+    found = {name: value.decode(errors="replace") for name, _, value in pairs}
+    return [found.get(name.encode()) for name in names]
+
+
 def set_title(title: str) -> None:
     """Replace the command line that `ps` and `pkill -f` see, as far as the old one's length."""
     _libc.prctl(_PR_SET_NAME, title.replace(" ", "-").encode()[:15], 0, 0, 0)
@@ -99,13 +119,16 @@ class StartState:
     Read before any handler is set. Umask and limits are never changed, so they need no care.
     """
 
-    def __init__(self) -> None:
-        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        self.ignored: frozenset[int] = frozenset(
-            signum
-            for signum in signal.valid_signals()
-            if signum not in _IGNORED_BY_PYTHON and signal.getsignal(signum) is signal.SIG_IGN
-        )
+    def __init__(self, mask: frozenset[int], ignored: frozenset[int] | None = None) -> None:
+        """`mask`: what was blocked. `ignored`: what was ignored, if it cannot be seen any more."""
+        self.mask = mask
+        if ignored is None:
+            ignored = frozenset(
+                signum
+                for signum in signal.valid_signals()
+                if signum not in _IGNORED_BY_PYTHON and signal.getsignal(signum) is signal.SIG_IGN
+            )
+        self.ignored = ignored
         self._changed: list[tuple[int, signal.Handlers]] = []
 
     def note_changes(self) -> None:
@@ -219,7 +242,12 @@ def _descendants(root: int) -> Iterator[tuple[int, int]]:
 def _signal_through_pidfd(pid: int, parent: int, signum: int) -> None:
     try:
         handle = os.pidfd_open(pid)
-    except OSError:
+    except ProcessLookupError:
+        return
+    except (AttributeError, OSError):
+        # This Python or kernel has no pidfds: a look just before is the best there is.
+        if _stat(pid)[:1] == [parent]:
+            signal_child(pid, signum)
         return
     try:
         if _stat(pid)[:1] == [parent]:
