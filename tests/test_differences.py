@@ -402,9 +402,10 @@ def test_a_second_interrupt_kills_at_once(work: Path) -> None:
     with family(work, "--shutdown-timeout=600") as run:
         run.signal(signal.SIGINT)
         run.says("leader SIGINT")
-        run.signal(signal.SIGINT)
+        # Two within 0.2 s count as one, and how fast we are is not known: press until it is heard.
+        eventually(lambda: run.process.poll() is not None or run.signal(signal.SIGINT), 10 * SLACK)
 
-        assert run.wait(10 * SLACK) == 120
+        assert run.wait() == 120
         assert run.processes() == {}
 
 
