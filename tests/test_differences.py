@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import PHALANX, SLACK, Run, finished
+from harness import PHALANX, SLACK, Run, eventually, finished
 from phalanx.differences import DIFFERENCES, GROUPS, Difference
 
 CHECKOUT = Path(__file__).parent.parent
