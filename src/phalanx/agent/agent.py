@@ -70,6 +70,7 @@ from phalanx.workers.process import (
     children,
     exit_status,
     kill_children,
+    reap,
     unblock_signals,
 )
 
@@ -309,13 +310,7 @@ class Agent:
 
     def _reap(self) -> None:
         """Reap all that is dead: the fork server, orphans that came to us, PID 1's strays."""
-        while True:
-            try:
-                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
-            except ChildProcessError:
-                break
-            if dead is None:
-                break
+        for dead in reap():
             self._foreign.discard(dead.si_pid)
             if dead.si_pid == self._server.pid:
                 self._server.status = exit_status(dead)

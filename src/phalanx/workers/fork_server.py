@@ -47,6 +47,7 @@ from phalanx.workers.process import (
     exit_status,
     kernel_wait_channel,
     kill_children,
+    reap,
     session_of,
     set_title,
     signal_child,
@@ -307,13 +308,7 @@ class ForkServer:
         """Reap all that is dead, report workers, and tell the machine what is left."""
         died: set[int] = set()
         now = boottime()  # one instant for all that are found dead together
-        while True:
-            try:
-                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
-            except ChildProcessError:
-                break
-            if dead is None:
-                break
+        for dead in reap():
             worker = self._workers.get(dead.si_pid)
             if worker is not None:
                 died.add(worker.local_rank)

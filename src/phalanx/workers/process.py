@@ -30,6 +30,7 @@ __all__ = [
     "kernel_wait_channel",
     "kill_children",
     "proc_is_ours",
+    "reap",
     "session_of",
     "set_title",
     "signal_child",
@@ -256,6 +257,18 @@ def _signal_through_pidfd(pid: int, parent: int, signum: int) -> None:
         pass
     finally:
         os.close(handle)
+
+
+def reap() -> Iterator[os.waitid_result]:
+    """Reap every child that is dead, one after the other, without waiting for any."""
+    while True:
+        try:
+            dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:
+            return
+        if dead is None:
+            return
+        yield dead
 
 
 def exit_status(dead: os.waitid_result) -> ExitStatus:
