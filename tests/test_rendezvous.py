@@ -576,6 +576,14 @@ def test_member_clears_what_a_lost_fork_server_leaves_before_it_tells(
     assert list(member.handle(TreeCleared(), 2)) == [tell(NodeFailed("a", "it is gone"))]
 
 
+def test_member_names_what_could_not_be_cleared() -> None:
+    member = follow((0, ForkServerLost("it is gone"), [ClearTree()]))
+    (told,) = member.handle(TreeCleared(((70, "wchan"),)), 2)
+
+    reason = "it is gone; SIGKILL did not end within 10 s: 70 (wchan)"
+    assert told == tell(NodeFailed("a", reason))
+
+
 # Both, with a fake fork server
 
 

@@ -10,7 +10,7 @@ from enum import Enum
 
 from phalanx.record import Record
 
-__all__ = ["ExitStatus", "Failure", "Outcome", "OutcomeKind"]
+__all__ = ["ExitStatus", "Failure", "Outcome", "OutcomeKind", "unfit_reason"]
 
 
 class ExitStatus(Record):
@@ -72,3 +72,9 @@ class Outcome(Record):
     signum: int | None = None
     #: A sentence for UNFIT and NODE_FAILED.
     reason: str = ""
+
+
+def unfit_reason(stuck: tuple[tuple[int, str], ...]) -> str:
+    """Why a node is unfit: (pid, kernel wait channel) of what does not die."""
+    listed = ", ".join(f"{pid} ({where or 'running'})" for pid, where in stuck)
+    return f"SIGKILL did not end within 10 s: {listed}"

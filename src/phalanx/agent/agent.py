@@ -69,6 +69,7 @@ from phalanx.workers.process import (
     boottime,
     children,
     exit_status,
+    kernel_wait_channel,
     kill_children,
     reap,
     unblock_signals,
@@ -316,7 +317,7 @@ class Agent:
                 self._server.status = exit_status(dead)
         if self._clearing_until is not None:
             kill_children(self._foreign)
-            if self._all_gone():
+            if not self._left():
                 self._cleared()
 
     def _clear_tree(self) -> None:
@@ -327,12 +328,13 @@ class Agent:
         kill_children(self._foreign)
         self._reap()
 
-    def _all_gone(self) -> bool:
-        return set(children(os.getpid())) <= self._foreign
+    def _left(self) -> list[int]:
+        return [pid for pid in children(os.getpid()) if pid not in self._foreign]
 
     def _cleared(self) -> None:
         self._clearing_until = float("inf")
-        self._tell_member(TreeCleared())
+        unfit = tuple((pid, kernel_wait_channel(pid)) for pid in self._left())
+        self._tell_member(TreeCleared(unfit))
         self._pump()
 
 

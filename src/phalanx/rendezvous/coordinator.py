@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from phalanx.outcome import Failure, Outcome, OutcomeKind
+from phalanx.outcome import Failure, Outcome, OutcomeKind, unfit_reason
 from phalanx.record import Record
 from phalanx.rendezvous.effects import (
     AnnounceRestart,
@@ -241,8 +241,7 @@ class Coordinator:
     def _bill(self) -> Sequence[CoordinatorEffect]:
         """The round is over and nothing of it is left: what does it cost, and what comes next?"""
         if self._unfit:
-            stuck = ", ".join(f"{pid} ({where or 'running'})" for pid, where in self._unfit)
-            reason = f"SIGKILL did not end within 10 s: {stuck}"
+            reason = unfit_reason(self._unfit)
             return self._close(Outcome(OutcomeKind.UNFIT, self._by_time(), reason=reason))
         if self._failed_for_good():
             return self._close(Outcome(OutcomeKind.FAILED, self._by_time()))

@@ -26,7 +26,7 @@ from __future__ import annotations
 from enum import Enum
 
 from phalanx.job import JobSpec
-from phalanx.outcome import ExitStatus, Failure, Outcome
+from phalanx.outcome import ExitStatus, Failure, Outcome, unfit_reason
 from phalanx.record import Record
 from phalanx.rendezvous.effects import (
     Assignment,
@@ -138,7 +138,9 @@ class ForkServerLost(Record):
 
 
 class TreeCleared(Record):
-    """After ClearTree: nothing that the job started is left."""
+    """After ClearTree: nothing that the job started is left, but what SIGKILL did not end."""
+
+    unfit: tuple[tuple[int, str], ...] = ()
 
 
 MemberEvent = (
@@ -231,9 +233,10 @@ class Member:
                     return ()
                 self._lost = reason
                 return (ClearTree(),)
-            case TreeCleared():
+            case TreeCleared(unfit):
                 self.state = GroupState.NONE
-                return (Tell(NodeFailed(self.node, self._lost or "")),)
+                reasons = [self._lost or "", *([unfit_reason(unfit)] if unfit else [])]
+                return (Tell(NodeFailed(self.node, "; ".join(reasons))),)
             case CloseJob(_, outcome):
                 return (Leave(outcome),)
             case _:
