@@ -30,7 +30,7 @@ test: venv
 test-long: venv
 	@scripts/system-packages.sh
 	@scripts/install-wheel.sh $(VENV)
-	@$(VENV)/bin/python -m pytest -m long
+	@$(VENV)/bin/python -m pytest -m long -rP
 
 docs: venv
 	@scripts/install-wheel.sh $(VENV)
