@@ -486,6 +486,7 @@ def by_hand(environment: dict[str, str], preexec_fn: Callable[[], None] | None) 
         [sys.executable, "-u", PROGRAMS / "env_dump.py"],
         env={**os.environ, **environment, "RANK": "0", "TORCHELASTIC_RESTART_COUNT": "0"},
         preexec_fn=preexec_fn,
+        start_new_session=True,  # as `Run`: without it, glibc's posix_spawn ignores two signals
         check=True,
     )
 
