@@ -1,9 +1,9 @@
 """Bring up the fork server's process, and be its program.
 
 It is forked from the agent while that has imported almost nothing, which costs half a millisecond,
-and imports what it needs while the agent goes on importing what that needs;
-if the agent already has a second thread (a tracer, a profiler) a fork could copy held locks, so it
-is then started afresh, without what started that thread in the agent.
+and imports what it needs while the agent goes on importing what that needs. If the agent already
+has a second thread (a tracer, a profiler) a fork could copy held locks, so it is then started
+afresh, without what started that thread in the agent.
 """
 
 from __future__ import annotations

@@ -110,7 +110,6 @@ class ForkServer:
         self._link = link
         self._start_state = start_state
         self._machine = StopMachine()
-        self._whole_group = False  #: stop signals go to process groups
         self._local_ranks: dict[str, int] = {}  #: by RANK, of the round's workers
         self._workers: dict[int, _Worker] = {}  #: by pid
         self._owners: dict[int, int | None] = {}  #: orphan pid -> local rank, None unknown
@@ -187,7 +186,8 @@ class ForkServer:
             case Kill(round):
                 self._handle(KillOrdered(round))
             case SignalAll(round, signum) if round == self._machine.round:
-                self._signal_workers(tuple(self._machine.alive), signum)
+                alive = tuple(self._machine.alive)
+                self._signal_workers(alive, signum, whole_group=self._machine.whole_group)
             case Ping(number):
                 self._link.send(Pong(number))
             case _:
@@ -199,9 +199,9 @@ class ForkServer:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case SignalWorkers(local_ranks, signum, _):
-                self._signal_workers(local_ranks, signum)
-                self._signal_workers(local_ranks, signal.SIGCONT)  # one that is stopped hears it
+            case SignalWorkers(local_ranks, signum, whole_group):
+                for each in (signum, signal.SIGCONT):  # one that is stopped hears it, too
+                    self._signal_workers(local_ranks, each, whole_group=whole_group)
             case SignalOrphans(pids, signum):
                 for pid in pids:
                     signal_child(pid, signum)
@@ -222,7 +222,6 @@ class ForkServer:
 
     def _start(self, order: Start) -> None:
         local_ranks = tuple(local_rank for local_rank, _argv, _added in order.workers)
-        self._whole_group = order.whole_group
         self._local_ranks = {added.get("RANK") or "": rank for rank, _argv, added in order.workers}
         self._owners.clear()
         self._store.watch()
@@ -281,10 +280,12 @@ class ForkServer:
 
     # Signalling
 
-    def _signal_workers(self, local_ranks: tuple[int, ...], signum: int) -> None:
+    def _signal_workers(
+        self, local_ranks: tuple[int, ...], signum: int, *, whole_group: bool
+    ) -> None:
+        send = signal_group if whole_group else signal_child
         for worker in self._workers.values():
             if worker.local_rank in local_ranks:
-                send = signal_group if self._whole_group else signal_child
                 send(worker.pid, signum)
 
     def _not_helpers(self) -> set[int]:

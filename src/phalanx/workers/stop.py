@@ -218,7 +218,8 @@ class StopMachine:
         self._orphans: tuple[Orphan, ...] = ()
         #: Orphans that have had the stop signal. Only of those that are there: pids come again.
         self._told: set[int] = set()
-        self._whole_group = False
+        #: Stop signals go to whole process groups.
+        self.whole_group = False
         self._leftover_timeout_s = 0.0
         self._signum = SIGTERM
         #: Instants; None: not in that stage's wait.
@@ -266,7 +267,7 @@ class StopMachine:
         self.alive = set(event.local_ranks)
         self._orphans = ()
         self._told = set()
-        self._whole_group = event.whole_group
+        self.whole_group = event.whole_group
         self._leftover_timeout_s = event.leftover_timeout_s
         return ()
 
@@ -299,7 +300,7 @@ class StopMachine:
             self._waiting_at = now + WAITING_AFTER_S
         first: list[Effect] = []
         if self.alive:
-            first.append(SignalWorkers(tuple(sorted(self.alive)), signum, self._whole_group))
+            first.append(SignalWorkers(tuple(sorted(self.alive)), signum, self.whole_group))
         return [*first, *self._tell_orphans(), *self._ticked(now)]
 
     def _set_stages(self, timeout_s: float, now: float) -> None:
