@@ -564,7 +564,7 @@ def test_numa_binding_is_said_to_be_without_effect(work: Path) -> None:
 def test_event_handlers_are_said_to_be_without_effect(work: Path) -> None:
     run = finished("--event-log-handler=console", "words.py", cwd=work)
 
-    assert run.stderr == "phalanx: --event-log-handler: not yet, no events are written\n"
+    assert run.stderr == "phalanx: --event-log-handler has no effect: no events are written\n"
 
 
 def test_plug_ins_for_logs_are_refused(work: Path) -> None:

@@ -24,6 +24,11 @@ from harness import PHALANX, PROGRAMS, dumps, finished
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]  # the first test waits for all runs
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+#: `python -m torch.distributed.launch`, which gives `--local-rank=N`; and ours.
+OLD_FORMS = {
+    TORCHRUN: (sys.executable, "-m", "torch.distributed.launch"),
+    PHALANX: (sys.executable, "-m", "phalanx.launch"),
+}
 PROGRAM = str(PROGRAMS / "env_dump.py")
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 #: Set by this test itself, or by the harness.
@@ -69,6 +74,7 @@ class Case:
     ranks: int = 1
     attempts: int = 1
     prefix: tuple[str, ...] = ()
+    old_form: bool = False
     #: Names of what is observed differently. Each is a row of the table of differences.
     differs: frozenset[str] = frozenset()
 
@@ -132,6 +138,17 @@ CASES = {
         "${{local_rank", "$local_ranks", "", " ", "-", ranks=2,
     ),
     "python -u": case("{program}", env={"PYTHON_EXEC": "{python}3"}),
+    "old form": case("--nproc-per-node=2", "{program}", "--lr", "0.1", ranks=2, old_form=True),
+    "old form, module": case(
+        "-m", "env_dump", "x", env={"PYTHONPATH": "+" + str(PROGRAMS)}, old_form=True
+    ),
+    "old form, --use-env": case("--use_env", "{program}", "a", old_form=True),
+    "old form, program": case(
+        "--use-env", "--no-python", "{python}", "{program}", "a", old_form=True
+    ),
+    "old form, virtual local rank": case(
+        "--virtual-local-rank", "--nproc-per-node=2", "{program}", ranks=2, old_form=True
+    ),
     "start": case("--nproc-per-node=2", "{program}", ranks=2,
                   prefix=(sys.executable, "-c", ODD_START)),
 }  # fmt: skip
@@ -166,6 +183,8 @@ def run_one(name: str, launcher: tuple[str, ...], folder: Path, port: int) -> li
     if path := env.get("PYTHONPATH"):
         paths = [path[1:], *filter(None, os.environ.get("PYTHONPATH", "").split(":"))]
         env["PYTHONPATH"] = ":".join(map(os.path.abspath, paths))
+    if wanted.old_form:
+        launcher = OLD_FORMS[launcher]
     env["DUMP_DIR"] = str(folder / "dumps")
     run = finished(*words, launcher=(*wanted.prefix, *launcher), env=env, cwd=folder.parent)
     assert run.process.returncode == 0, run.stderr

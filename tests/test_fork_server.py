@@ -57,7 +57,7 @@ def test_a_client_that_comes_as_its_round_ends_does_not_start_a_store() -> None:
     """Its connection and the end of the group are in one turn; the next round would have two."""
     said = run_world(
         """
-server._start(Start(0, ((0, ("true",), {}),), False, 30.0))
+server._start(Start(0, ((0, ("true",), {}, ()),), False, 30.0))
 (worker,) = server._workers
 os.waitid(os.P_PID, worker, os.WEXITED | os.WNOWAIT)
 os.write(wakeup, b"!")
@@ -74,7 +74,7 @@ print(server._store.pid, LISTENER in poll.registered)
 def test_a_client_in_a_running_round_starts_the_store_once() -> None:
     said = run_world(
         """
-server._start(Start(0, ((0, ("sleep", "1000"), {}),), False, 30.0))
+server._start(Start(0, ((0, ("sleep", "1000"), {}, ()),), False, 30.0))
 (worker,) = server._workers
 poll.next = [(LISTENER, select.POLLIN)]
 server._turn()
@@ -94,7 +94,7 @@ def test_what_turns_up_during_the_kill_is_killed() -> None:
         """
 import subprocess
 from phalanx.workers.messages import Kill
-server._start(Start(0, ((0, ("sleep", "1000"), {}),), False, 30.0))
+server._start(Start(0, ((0, ("sleep", "1000"), {}, ()),), False, 30.0))
 (worker,) = server._workers
 server._obey(Kill(0))
 late = subprocess.Popen(["sleep", "1000"])

@@ -17,7 +17,7 @@ from phalanx.cli.options import GROUPS, OPTIONS, Option
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_help_has_every_option_once_with_its_default(option: Option) -> None:
-    lines = help_text(100).splitlines()
+    lines = help_text(100, old_form=option.old_form).splitlines()
     head = f"{option.short}, --{option.name}" if option.short else f"--{option.name}"
 
     starts = [
@@ -46,10 +46,17 @@ def test_every_option_is_in_a_group_that_is_shown() -> None:
     assert {option.group for option in OPTIONS} == set(GROUPS)
 
 
+def test_only_the_old_form_has_its_own_options_in_its_help() -> None:
+    assert "--use-env" in help_text(old_form=True)
+    assert "--use-env" not in help_text()
+
+
 def test_help_texts_are_phrases_without_a_full_stop() -> None:
     for option in OPTIONS:
         assert not option.help.endswith("."), option.name
-        assert option.help[0].islower() or option.help.startswith(("MASTER", "LOCAL")), option.name
+        assert option.help[0].islower() or option.help.startswith(("MASTER", "LOCAL", "OMP")), (
+            option.name
+        )
 
 
 def test_the_options_page_has_a_row_for_every_option() -> None:
@@ -66,6 +73,7 @@ def test_the_options_page_has_a_row_for_every_option() -> None:
         assert len(rows) == 1, option.name
         assert (f"`{option.variable}`" in rows[0]) == option.pet
         assert ("not in torchrun" in rows[0]) == option.ours
+        assert ("phalanx.launch` only" in rows[0]) == option.old_form
 
 
 @pytest.mark.parametrize("word", ["-h", "--help"])

@@ -13,6 +13,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 #: From the top to the bottom. A module may import its own layer and those below.
 LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"launch"}),
     frozenset({"__main__", "docs_pages"}),
     frozenset({"cli"}),
     frozenset({"clusters", "devices"}),

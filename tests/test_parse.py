@@ -13,7 +13,7 @@ from phalanx.cli.parse import CommandLine, parse
 from phalanx.errors import UsageError
 
 VALUED = [option for option in OPTIONS if option.metavar]
-FLAGS = [o for o in OPTIONS if not o.metavar and o.name not in ("help", "version")]
+FLAGS = [o for o in OPTIONS if not o.metavar and o.name not in ("help", "version", "use-env")]
 WITH_VARIABLE = [option for option in OPTIONS if option.pet]
 ABBREVIATIONS = {
     "--nn": "nnodes",
@@ -214,7 +214,10 @@ def test_an_empty_line_has_no_script() -> None:
         ("--standalon3", "did you mean --standalone?"),
         ("--xyzzy", "options of the script go after the script"),
         ("-x", "options of the script go after the script"),
-        ("--use-env", "leave it out: LOCAL_RANK is always in the environment"),
+        (
+            "--use-env",
+            "LOCAL_RANK is always in the environment; `python -m phalanx.launch` knows it",
+        ),
         ("-np", "did you mean --nproc-per-node?"),
         ("--nprocs", "did you mean --nproc-per-node?"),
     ],
@@ -337,10 +340,18 @@ def test_every_option_of_torchruns_parser_is_ours_in_every_spelling() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("words", [["--use-env", "s.py"], ["--use_env", "s.py"], ["s.py"]], ids=str)
+def test_the_old_forms_own_parser_reads_the_same_from_a_line(words: list[str]) -> None:
+    from torch.distributed.launch import parse_args
+
+    assert parse_args(words).use_env == parse(words, {}, old_form=True).flag("use-env")
+
+
+@pytest.mark.torch
 def test_no_option_pretends_to_be_torchruns() -> None:
     theirs = {s[2:].replace("_", "-") for a in torch_actions() for s in a.option_strings}
 
-    assert {option.name for option in OPTIONS if not option.ours} == {
+    assert {option.name for option in OPTIONS if not (option.ours or option.old_form)} == {
         name for name in theirs if len(name) > 1
     }
 
@@ -388,7 +399,7 @@ def test_torchruns_own_parser_reads_the_same_from_a_line(words: list[str]) -> No
     assert theirs["training_script"] == ours.script
     assert theirs["training_script_args"] == list(ours.args)
     for option in OPTIONS:
-        if option.ours or option.name in ("help", "duplicate-stdout-filters",
+        if option.ours or option.name in ("help", "use-env", "duplicate-stdout-filters",
                                           "duplicate-stderr-filters"):  # fmt: skip
             continue
         value = theirs[option.name.replace("-", "_")]

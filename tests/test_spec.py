@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.cli.options import OPTIONS
 from phalanx.cli.parse import CommandLine, Setting, parse
-from phalanx.cli.spec import Plan, build
+from phalanx.cli.spec import Plan, build, shares
 from phalanx.errors import ExitCode, PhalanxError, StartError, UsageError
 from phalanx.job import CommandKind, JobSpec, StopSignalTo, StoreAddress
+
+
+class FakeMachine:
+    """A machine with 8 accelerators and 6 usable CPUs."""
+
+    notes: ClassVar[list[str]] = ["a word about this machine"]
+
+    def count_workers(self, word: str, *, one_device_each: bool = False) -> int:
+        return {"cpu": 6, "gpu": 7 if one_device_each else 8, "xpu": 5, "auto": 4}[word]
+
+    def usable_cpus(self) -> int:
+        return 6
+
+    def bind(self, mode: str, local_world_size: int) -> tuple[tuple[int, ...], ...]:
+        assert mode == "node"
+        return ((0, 1, 2, 3),) * local_world_size
+
+
+MACHINE = FakeMachine()
 
 
 def plan_of(*words: str, **environ: str) -> Plan:
@@ -24,7 +45,7 @@ def plan(line: CommandLine, environ: dict[str, str]) -> Plan:
         line,
         environ,
         executable="/venv/bin/python",
-        count_workers={"cpu": 6, "gpu": 8, "xpu": 5, "auto": 4}.__getitem__,
+        machine=lambda: MACHINE,
         fresh_id=lambda: "fresh",
     )
 
@@ -406,14 +427,116 @@ def test_choices_hold_for_variables_too() -> None:
     assert "PET_START_METHOD is 'bogus'" in str(error_of(PET_START_METHOD="bogus"))
 
 
-def test_what_is_wished_and_not_done_is_said() -> None:
+def test_what_has_no_effect_is_said() -> None:
     assert plan_of("--event-log-handler=console").notes == (
-        "--event-log-handler: not yet, no events are written",
+        "--event-log-handler has no effect: no events are written",
     )
-    assert plan_of("--numa-binding=node").notes == (
-        "--numa-binding: not yet, workers are not bound to CPUs",
+    assert plan_of("--start-method=fork").notes == ()
+    assert plan_of("--run-path", "--start-method=fork").notes == (
+        "--start-method has no effect: workers are always started afresh",
     )
+
+
+@pytest.mark.parametrize(
+    ("variable", "what"),
+    [
+        ("TORCHELASTIC_ENABLE_FILE_TIMER", "no timer file is served"),
+        ("TORCHELASTIC_HEALTH_CHECK_PORT", "no health check is served"),
+        ("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "are not looked for"),
+    ],
+)
+def test_variables_that_switch_on_what_is_not_here_are_named(variable: str, what: str) -> None:
+    (note,) = plan_of(**{variable: "1"}).notes
+
+    assert note.startswith(f"{variable} has no effect: ")
+    assert what in note
+    assert plan_of(**{variable: "0"}).notes == plan_of(**{variable: ""}).notes == ()
+
+
+# CPUs, devices, threads
+
+
+def test_the_machine_is_asked_only_where_it_has_to_be() -> None:
+    def nobody() -> FakeMachine:
+        raise AssertionError("the machine was looked at")
+
+    for words in ([], ["--nproc-per-node=3"], ["--omp=2"], ["--virtual-local-rank"]):
+        build(
+            parse([*words, "s.py"], {}),
+            {},
+            executable="python",
+            machine=nobody,
+            fresh_id=str,
+        )
+    with pytest.raises(UsageError):
+        build(
+            parse(["--nproc-per-node=gpu", "--max-restarts=x", "s.py"], {}),
+            {},
+            executable="python",
+            machine=nobody,
+            fresh_id=str,
+        )
+
+
+def test_what_the_machine_has_to_say_is_noted() -> None:
+    assert plan_of("--nproc-per-node=cpu").notes == ("a word about this machine",)
+
+
+def test_one_device_each_is_what_virtual_local_rank_asks_for() -> None:
+    assert spec_of("--nproc-per-node=gpu").local_world_size == 8
+    assert spec_of("--nproc-per-node=gpu", "--virtual-local-rank").local_world_size == 7
+
+
+def test_numa_binding_gives_each_worker_its_cpus() -> None:
+    spec = spec_of("--numa-binding=node", "--nproc-per-node=2")
+
+    assert spec.worker_cpus == ((0, 1, 2, 3), (0, 1, 2, 3))
+    assert spec_of("--nproc-per-node=2").worker_cpus == ()
     assert "--numa-binding is 'x'" in str(error_of("--numa-binding=x"))
+
+
+def test_omp_is_a_number_or_a_share_of_the_usable_cpus() -> None:
+    assert spec_of("--nproc-per-node=2").omp_threads == ()
+    assert spec_of("--omp=5", "--nproc-per-node=2").omp_threads == (5, 5)
+    assert spec_of("--omp=auto", "--nproc-per-node=2").omp_threads == (3, 3)
+    assert spec_of("--omp=auto", "--nproc-per-node=cpu").omp_threads == (1,) * 6
+    assert spec_of("--omp=auto", "--nproc-per-node=7").omp_threads == (1,) * 7
+    for bad in ("0", "-1", "x", "1.5", ""):
+        assert f"--omp is {bad!r}" in str(error_of(f"--omp={bad}"))
+
+
+def test_workers_on_the_same_cpus_share_them() -> None:
+    assert shares(((0, 1, 2, 3), (0, 1, 2, 3), (4, 5, 6, 7)), 3, usable=8) == (2, 2, 4)
+    assert shares(((0, 1, 2, 3), (0, 1, 2, 3), (4, 5, 6, 7)), 3, usable=4) == (1, 1, 2)
+    assert shares(((0,), (0,)), 2, usable=1) == (1, 1)
+
+
+@given(
+    st.lists(st.sets(st.integers(0, 31), min_size=1), min_size=1, max_size=9), st.integers(1, 40)
+)
+def test_shares_are_at_least_one_and_at_most_the_workers_own_cpus(
+    bound: list[set[int]], usable: int
+) -> None:
+    given_out = shares([sorted(cpus) for cpus in bound], len(bound), usable)
+
+    assert all(1 <= n <= len(cpus) for n, cpus in zip(given_out, bound, strict=True))
+    assert sum(n for n in given_out if n > 1) <= min(usable, len(set().union(*bound)))
+
+
+# The old form
+
+
+def old_form(*words: str) -> JobSpec:
+    return plan(parse([*words, "--", "s.py", "a"], {}, old_form=True), {}).spec
+
+
+def test_the_old_form_gives_the_local_rank_as_the_first_argument() -> None:
+    assert old_form().command.args == ("--local-rank=${local_rank}", "a")
+    assert old_form("-m").command.args == ("--local-rank=${local_rank}", "a")
+    assert old_form("--use-env").command.args == ("a",)
+    assert old_form("--use_env", "--no-python").command.args == ("a",)
+    with pytest.raises(UsageError, match="--no-python needs --use-env"):
+        old_form("--no-python")
 
 
 def test_an_empty_role_is_the_default_one() -> None:

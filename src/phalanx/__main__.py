@@ -10,7 +10,7 @@ pkgutil) cannot be helped; the `phalanx` command has no such trouble.
 import os
 import sys
 
-__all__: list[str] = []
+__all__ = ["start"]
 
 
 def _current_directory() -> str | None:
@@ -20,10 +20,15 @@ def _current_directory() -> str | None:
         return None  # it has been removed; Python put nothing on the path for it
 
 
-if __name__ == "__main__":
+def start(*, old_form: bool = False) -> None:
+    """Run the command, from a module that was started with `-m`; never returns."""
     if not sys.flags.safe_path and sys.path[0] == _current_directory():
         del sys.path[0]
 
     from phalanx.cli.main import main
 
-    main()
+    main(old_form=old_form)
+
+
+if __name__ == "__main__":
+    start()

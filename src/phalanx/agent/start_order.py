@@ -39,6 +39,7 @@ def start_order(
                     error_file=error_files[local_rank],
                     inherited=inherited,
                 ),
+                spec.worker_cpus[local_rank] if spec.worker_cpus else (),
             )
             for local_rank in range(spec.local_world_size)
         ),

@@ -24,7 +24,7 @@ Differences from torchrun: docs/differences.md. Exit codes: docs/reference/exit-
 """
 
 
-def help_text(width: int = 100) -> str:
+def help_text(width: int = 100, *, old_form: bool = False) -> str:
     """The whole help, for a terminal `width` columns wide."""
     from textwrap import fill
 
@@ -32,7 +32,9 @@ def help_text(width: int = 100) -> str:
     parts = [_USAGE]
     for group in GROUPS:
         lines = [f"{group}:"]
-        for option in (row for row in OPTIONS if row.group == group):
+        for option in OPTIONS:
+            if option.group != group or (option.old_form and not old_form):
+                continue
             head = "  " + _spelled(option)
             text = option.help + _default(option)
             indent = " " * column
@@ -64,6 +66,8 @@ def options_page() -> str:
             default = f"`{option.default}`" if option.default else ""
             spelled = _spelled(option).replace("|", "\\|")
             mark = " *(not in torchrun)*" if option.ours else ""
+            if option.old_form:
+                mark = " *(`python -m phalanx.launch` only)*"
             rows.append(f"| `{spelled}` | {variable} | {default} | {option.help}{mark} |")
     return "\n".join(rows) + "\n"
 

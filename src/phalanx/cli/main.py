@@ -11,28 +11,33 @@ import os
 import signal
 import sys
 
-from phalanx.errors import ExitCode, PhalanxError, StartError
+from phalanx.errors import ExitCode, PhalanxError, StartError, UsageError
 from phalanx.say import finish, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import NoReturn
 
     from phalanx.agent.server_process import ServerProcess
     from phalanx.cli.parse import CommandLine
+    from phalanx.cli.spec import Plan
+    from phalanx.devices.machine import Machine
     from phalanx.workers.process import StartState
 
 __all__ = ["main", "run"]
 
 
-def main() -> NoReturn:
-    """Entry point of the `phalanx` command. Leaves without the interpreter's own clean-up."""
+def main(*, old_form: bool = False) -> NoReturn:
+    """Entry point of the `phalanx` command. Leaves without the interpreter's own clean-up.
+
+    `old_form`: as `python -m phalanx.launch`.
+    """
     code = 70
     try:
         mask = _hold_back_stop_signals()
         _open_standard_streams()
-        code = run(sys.argv[1:], mask)
+        code = run(sys.argv[1:], mask, old_form=old_form)
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 1
     except BaseException:
@@ -67,7 +72,7 @@ def _open_standard_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
-def run(words: Sequence[str], mask: frozenset[int] = frozenset()) -> int:
+def run(words: Sequence[str], mask: frozenset[int] = frozenset(), *, old_form: bool = False) -> int:
     """Run one command line; its exit code. Prints what is wrong, and a hint.
 
     `mask`: the signals that were blocked when phalanx was started; workers get that mask.
@@ -75,11 +80,16 @@ def run(words: Sequence[str], mask: frozenset[int] = frozenset()) -> int:
     from phalanx.cli.parse import parse
 
     try:
-        line = parse(words, os.environ)
+        line = parse(words, os.environ, old_form=old_form)
         if line.flag("help"):
-            return _print_help()
+            return _print_help(old_form=old_form)
         if line.flag("version"):
             return _print_version()
+        if line.flag("dry-run"):
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # nothing will be there to clear up
+            return _dry_run(line)
+        if line.flag("json"):
+            raise UsageError("--json goes with --dry-run", "give both, or neither")
         return _launch(line, mask)
     except PhalanxError as error:
         say(f"error: {error}")
@@ -118,20 +128,9 @@ def _launch(line: CommandLine, mask: frozenset[int]) -> int:
 def _launch_through(server: ServerProcess, start_state: StartState, line: CommandLine) -> int:
     from phalanx.agent.agent import Agent
     from phalanx.agent.log_paths import LogPaths
-    from phalanx.cli.spec import build
     from phalanx.report.words import exit_code, final_lines
-    from phalanx.workers.command import check_command
-    from phalanx.workers.environment import check_virtual_devices
 
-    plan = build(
-        line,
-        os.environ,
-        executable=sys.executable,
-        count_workers=_count_workers,
-        fresh_id=_fresh_id,
-    )
-    check_command(plan.spec)
-    check_virtual_devices(plan.spec, os.environ)
+    plan = _plan(line, _Machine(), _fresh_id)
     paths = LogPaths.create(plan.spec.log_dir, plan.spec.run_id, _temporary_root())
     for note in plan.notes:
         say(note)
@@ -150,6 +149,62 @@ def _launch_through(server: ServerProcess, start_state: StartState, line: Comman
     return code
 
 
+def _plan(line: CommandLine, machine: _Machine, fresh_id: Callable[[], str]) -> Plan:
+    """What to run, with all the checks that can be made before anything is started."""
+    from phalanx.cli.spec import build
+    from phalanx.workers.command import check_command
+    from phalanx.workers.environment import check_virtual_devices
+
+    plan = build(
+        line, os.environ, executable=sys.executable, machine=machine.look, fresh_id=fresh_id
+    )
+    check_command(plan.spec)
+    check_virtual_devices(plan.spec, os.environ)
+    return plan
+
+
+def _dry_run(line: CommandLine) -> int:
+    """Print what would be started."""
+    from phalanx.cli.dry_run import MADE_UP_ID, Facts, Source, as_text, describe
+
+    machine = _Machine()
+    plan = _plan(line, machine, lambda: MADE_UP_ID)
+    log_dir = plan.spec.log_dir
+    facts = Facts(
+        host=os.uname().nodename,
+        cpus=tuple(sorted(os.sched_getaffinity(0))),
+        devices=tuple(device.words for device in machine.look().devices()),
+        readings=tuple(Source(row.what, row.value, row.source) for row in machine.look().readings),
+        log_root={
+            None: os.path.join(_temporary_root(), "phalanx_????????"),
+            os.devnull: None,
+        }.get(log_dir, os.path.abspath(log_dir or "")),
+    )
+    for note in plan.notes:
+        say(note)
+    description = describe(plan, line, os.environ, facts)
+    if not line.flag("json"):
+        return _print(as_text(description))
+    import json
+
+    return _print(json.dumps(description, indent=2) + "\n")
+
+
+class _Machine:
+    """This machine, looked at when something is asked about it: that costs time and imports."""
+
+    def __init__(self) -> None:
+        self._machine: Machine | None = None
+
+    def look(self) -> Machine:
+        if self._machine is None:
+            from phalanx.devices.machine import Machine
+
+            python = os.environ.get("PYTHON_EXEC") or sys.executable
+            self._machine = Machine(os.environ, python)
+        return self._machine
+
+
 def _wants_detail() -> bool:
     """torchrun's LOGLEVEL: INFO and below tell what is done as well as what goes wrong."""
     return os.environ.get("LOGLEVEL", "").upper() in ("INFO", "DEBUG", "NOTSET")
@@ -157,12 +212,6 @@ def _wants_detail() -> bool:
 
 def _say_nothing(_text: str) -> None:
     pass
-
-
-def _count_workers(word: str) -> int:
-    from phalanx.devices.count import count_workers
-
-    return count_workers(word)
 
 
 def _fresh_id() -> str:
@@ -181,14 +230,14 @@ def _temporary_root() -> str:
     return next((f for f in folders if os.access(f, os.W_OK | os.X_OK)), folders[0])
 
 
-def _print_help() -> int:
+def _print_help(*, old_form: bool) -> int:
     from phalanx.cli.help import help_text
 
     try:
         width = os.get_terminal_size(1).columns
     except OSError:
         width = 100
-    return _print(help_text(min(width, 110)))
+    return _print(help_text(min(width, 110), old_form=old_form))
 
 
 def _print_version() -> int:

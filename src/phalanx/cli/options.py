@@ -39,6 +39,8 @@ class Option(Record):
     pet: bool = True
     #: Not an option of torchrun.
     ours: bool = False
+    #: Known to the old form only, `python -m phalanx.launch`.
+    old_form: bool = False
 
     @property
     def is_flag(self) -> bool:
@@ -217,10 +219,20 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "numa-binding",
         "Devices",
-        "bind each worker to the CPUs near its device (not yet: said in a line)",
+        "bind each worker to CPUs near its device: those of its NUMA node, of its socket, cores "
+        "of that node that no other worker has, or the cores of one last-level cache",
         metavar="MODE",
         choices=("node", "socket", "exclusive", "core-complex"),
         pet=False,
+    ),
+    Option(
+        "omp",
+        "Devices",
+        "OMP_NUM_THREADS of each worker: a number, or auto, its share of the usable CPUs; "
+        "default: what is in the environment, else 1 if there are several workers",
+        metavar="N|auto",
+        pet=False,
+        ours=True,
     ),
     Option(
         "monitor-interval",
@@ -240,16 +252,31 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "event-log-handler",
         "Accepted for torchrun's sake",
-        "without effect",
+        "without effect; console and dynamic_rendezvous are said to be so in a line",
         metavar="NAME",
         default="null",
     ),
     Option(
         "logs-specs",
         "Accepted for torchrun's sake",
-        "without effect unless it is not `default`, which is refused",
+        "without effect; anything but `default` is refused",
         metavar="NAME",
         pet=False,
+    ),
+    Option(
+        "dry-run",
+        "Other",
+        "print what would be started, and what that was read from; start nothing",
+        pet=False,
+        ours=True,
+    ),
+    Option("json", "Other", "with --dry-run: print it as JSON", pet=False, ours=True),
+    Option(
+        "use-env",
+        "Other",
+        "do not give the script --local-rank=N as its first argument",
+        pet=False,
+        old_form=True,
     ),
     Option("help", "Other", "print this and leave", short="-h", pet=False),
     Option("version", "Other", "print the version and leave", pet=False, ours=True),

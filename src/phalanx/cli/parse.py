@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CommandLine", "Setting", "parse"]
 
-_BY_NAME = {option.name: option for option in OPTIONS}
 _BY_SHORT = {option.short: option for option in OPTIONS if option.short}
 
 #: What makes all else on the line irrelevant, mistakes included.
@@ -51,6 +50,8 @@ class CommandLine(Record):
     args: tuple[str, ...]
     #: The option whose value is the last word; None if there is a script.
     last: Setting | None = None
+    #: As `python -m phalanx.launch` has it.
+    old_form: bool = False
 
     def text(self, name: str) -> str | None:
         setting = self.settings.get(name)
@@ -65,8 +66,14 @@ class CommandLine(Record):
         return setting is not None and bool(setting.source)
 
 
-def parse(words: Sequence[str], environ: Mapping[str, str]) -> CommandLine:
-    """Settings, script and script arguments. Raises UsageError; never looks at values."""
+def parse(
+    words: Sequence[str], environ: Mapping[str, str], *, old_form: bool = False
+) -> CommandLine:
+    """Settings, script and script arguments. Raises UsageError; never looks at values.
+
+    `old_form`: as `python -m phalanx.launch` has it, which knows `--use-env`.
+    """
+    known = [option for option in OPTIONS if old_form or not option.old_form]
     settings: dict[str, Setting] = {}
     last: Setting | None = None
     position = 0
@@ -77,17 +84,17 @@ def parse(words: Sequence[str], environ: Mapping[str, str]) -> CommandLine:
             break
         if not word.startswith("-") or word == "-":
             break
-        option, spelling, value = _split(word)
+        option, spelling, value = _split(word, known)
         position += 1
         while option.is_flag and value and word[1] != "-" and word[2] != "=":
             settings[option.name] = Setting("1", spelling)  # `-mr3` is `-m -r3`
             word = "-" + value
-            option, spelling, value = _split(word)
+            option, spelling, value = _split(word, known)
         if option.is_flag:
             if value is not None:
                 raise UsageError(f"{spelling} takes no value, got {value!r}", f"write {spelling}")
             if option.name in _LEAVING:
-                return CommandLine({option.name: Setting("1", spelling)}, None, ())
+                return CommandLine({option.name: Setting("1", spelling)}, None, (), None, old_form)
             value = "1"
         elif value is None:
             if position == len(words) or _looks_like_option(words[position]):
@@ -100,7 +107,7 @@ def parse(words: Sequence[str], environ: Mapping[str, str]) -> CommandLine:
         settings[option.name] = Setting(value, spelling)
     script = words[position] if position < len(words) else None
     args = tuple(words[position + 1 :])
-    return CommandLine(_with_defaults(settings, environ), script, args, last)
+    return CommandLine(_with_defaults(settings, environ), script, args, last, old_form)
 
 
 def _with_defaults(
@@ -136,32 +143,32 @@ def _is_on(text: str, variable: str) -> bool:
         ) from None
 
 
-def _split(word: str) -> tuple[Option, str, str | None]:
+def _split(word: str, known: Sequence[Option]) -> tuple[Option, str, str | None]:
     """The option a word means, its spelling for messages, and the value that is glued to it."""
     if word.startswith("--"):
         spelling, equals, value = word.partition("=")
-        return _long(spelling), spelling, value if equals else None
+        return _long(spelling, known), spelling, value if equals else None
     option = _BY_SHORT.get(word[:2])
     if option is None:
-        raise _unknown(word)
+        raise _unknown(word, known)
     rest = word[2:]
     if not rest:
         return option, word, None
     return option, word[:2], rest.removeprefix("=")
 
 
-def _long(spelling: str) -> Option:
+def _long(spelling: str, known: Sequence[Option]) -> Option:
     name = spelling[2:].replace("_", "-")
-    option = _BY_NAME.get(name)
-    if option is not None:
-        return option
-    matches = [row for row in OPTIONS if row.name.startswith(name)]
+    matches = [row for row in known if row.name.startswith(name)]
+    for option in matches:
+        if option.name == name:
+            return option
     theirs = [row for row in matches if not row.ours]
     candidates = theirs or matches
     if len(candidates) == 1:
         return candidates[0]
     if not candidates:
-        raise _unknown(spelling)
+        raise _unknown(spelling, known)
     raise UsageError(
         f"{spelling} is short for several options",
         "write one of " + ", ".join("--" + row.name for row in candidates),
@@ -175,15 +182,17 @@ def _looks_like_option(word: str) -> bool:
     return not word[1:].replace(".", "", 1).isdigit()
 
 
-def _unknown(spelling: str) -> UsageError:
+def _unknown(spelling: str, known: Sequence[Option]) -> UsageError:
     from difflib import get_close_matches  # only when there is something to say
 
     word = spelling.lstrip("-").replace("_", "-")
     if word == "use-env":
         return UsageError(
-            f"unknown option {spelling}", "leave it out: LOCAL_RANK is always in the environment"
+            f"unknown option {spelling}",
+            "leave it out, LOCAL_RANK is always in the environment; `python -m phalanx.launch` "
+            "knows it",
         )
-    names = [row.name for row in OPTIONS]
+    names = [row.name for row in known]
     if word in _ELSEWHERE:
         close = ["nproc-per-node"]
     else:

@@ -11,13 +11,29 @@ from phalanx.cli.rendezvous import check_conf, rendezvous
 from phalanx.cli.values import bad, named, number, whole_number
 from phalanx.errors import UsageError
 from phalanx.job import Command, CommandKind, JobSpec, StopSignalTo
-from phalanx.record import Record
+from phalanx.record import Record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Protocol
 
-__all__ = ["Plan", "build"]
+    class Machine(Protocol):
+        """What may be asked about this machine; `devices.machine` has it."""
+
+        notes: list[str]
+
+        def count_workers(self, word: str, *, one_device_each: bool = False) -> int:
+            """How many "cpu", "gpu", "xpu" or "auto" mean. Raises StartError."""
+
+        def usable_cpus(self) -> int:
+            """CPUs by affinity and quota."""
+
+        def bind(self, mode: str, local_world_size: int) -> tuple[tuple[int, ...], ...]:
+            """CPUs of each local rank, by --numa-binding. Raises StartError."""
+
+
+__all__ = ["Plan", "build", "shares"]
 
 _SIGNALS = frozenset(
     "SIGABRT SIGALRM SIGBUS SIGCHLD SIGCONT SIGFPE SIGHUP SIGILL SIGINT SIGIO SIGPIPE SIGPROF "
@@ -26,8 +42,17 @@ _SIGNALS = frozenset(
 )
 #: More workers on one node than any machine runs: a slip of the keyboard, found before it is tried.
 _MOST_WORKERS = 65536
+_MOST_THREADS = 65536
 #: Eleven days: as good as for ever, and a number that every timer takes.
 _LONGEST_TIMEOUT_S = 1_000_000
+#: What --nproc-per-node may be instead of a number.
+_MACHINE_TELLS = ("cpu", "gpu", "xpu", "auto")
+#: Variables of torchrun's agent that switch on what is not here, and what that is.
+_NOT_HERE = {
+    "TORCHELASTIC_ENABLE_FILE_TIMER": "no timer file is served, workers that expect one will fail",
+    "TORCHELASTIC_HEALTH_CHECK_PORT": "no health check is served",
+    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "workers stuck in the kernel are not looked for",
+}
 _EVENT_LOG_HANDLERS = ("null", "console", "dynamic_rendezvous")
 
 
@@ -43,27 +68,28 @@ def build(
     environ: Mapping[str, str],
     *,
     executable: str,
-    count_workers: Callable[[str], int],
+    machine: Callable[[], Machine],
     fresh_id: Callable[[], str],
 ) -> Plan:
     """The job that `line` describes.
 
-    `executable` is the interpreter that runs phalanx. `count_workers("cpu" | "gpu" | "xpu" |
-    "auto")` looks at the machine, and is called only for those words. `fresh_id` makes up a run
-    id. Raises UsageError, and StartError for what phalanx cannot do yet.
+    `executable` is the interpreter that runs phalanx. `machine()` is called only where the answer
+    depends on this machine, and only when all else is known to be right: the question may take
+    seconds. `fresh_id` makes up a run id. Raises UsageError, and StartError for what phalanx
+    cannot do yet or this machine has not got.
     """
     notes: list[str] = []
     command = _command(line, environ, executable)
-    local_world_size = _local_world_size(line, count_workers)
+    local_world_size = _local_world_size(line)
     min_nodes, max_nodes = _nodes(line)
     check_conf(line, notes)
     where = rendezvous(line, min_nodes, max_nodes, fresh_id, notes)
     _check_output(line, notes)
-    _check_accepted(line, notes)
+    _check_accepted(line, environ, notes)
     spec = JobSpec(
         command=command,
         run_id=where.run_id,
-        local_world_size=local_world_size,
+        local_world_size=local_world_size or 1,
         store=where.store,
         min_nodes=min_nodes,
         max_nodes=max_nodes,
@@ -74,8 +100,43 @@ def build(
         stop_signal_to=_stop_signal_to(line, command),
         signals_to_handle=_signals(line, notes),
         virtual_local_rank=line.flag("virtual-local-rank"),
+        omp_threads=_omp_threads(line, local_world_size or 1),
     )
+    if local_world_size is None or line.given("numa-binding") or line.text("omp") == "auto":
+        spec = _on_this_machine(line, spec, machine())
+        notes += machine().notes
     return Plan(spec, tuple(notes))
+
+
+def _on_this_machine(line: CommandLine, spec: JobSpec, machine: Machine) -> JobSpec:
+    """Fill in what only the machine can tell."""
+    size = spec.local_world_size
+    word = line.text("nproc-per-node") or ""
+    if word in _MACHINE_TELLS:
+        size = machine.count_workers(word, one_device_each=spec.virtual_local_rank)
+    mode = line.text("numa-binding")
+    cpus = machine.bind(mode, size) if mode else ()
+    omp_threads = _omp_threads(line, size)
+    if line.text("omp") == "auto":
+        omp_threads = shares(cpus, size, machine.usable_cpus())
+    return replace(spec, local_world_size=size, worker_cpus=cpus, omp_threads=omp_threads)
+
+
+def shares(cpus: Sequence[Sequence[int]], size: int, usable: int) -> tuple[int, ...]:
+    """How many of the usable CPUs each of `size` workers has for itself, at least 1.
+
+    `cpus`: those each worker is bound to, empty if they are not bound. Workers on the same CPUs
+    share them evenly. If a quota leaves fewer CPUs than there are, all get so much less.
+    """
+    if not cpus:
+        return (max(1, usable // size),) * size
+    users: dict[int, int] = {}
+    for bound in cpus:
+        for cpu in bound:
+            users[cpu] = users.get(cpu, 0) + 1
+    whole = [sum(1 / users[cpu] for cpu in bound) for bound in cpus]
+    scale = min(1.0, usable / len(users))
+    return tuple(max(1, int(share * scale + 1e-6)) for share in whole)
 
 
 def _command(line: CommandLine, environ: Mapping[str, str], executable: str) -> Command:
@@ -97,12 +158,21 @@ def _command(line: CommandLine, environ: Mapping[str, str], executable: str) -> 
         kind = CommandKind.MODULE
     else:
         kind = CommandKind.SCRIPT
-    return Command(kind, line.script, line.args, python)
+    args = line.args
+    if line.old_form and not line.flag("use-env"):
+        if kind is CommandKind.PROGRAM:
+            raise UsageError(
+                "--no-python needs --use-env in this form",
+                "add it: LOCAL_RANK is then in the environment only",
+            )
+        args = ("--local-rank=${local_rank}", *args)
+    return Command(kind, line.script, args, python)
 
 
-def _local_world_size(line: CommandLine, count_workers: Callable[[str], int]) -> int:
-    if line.text("nproc-per-node") in ("cpu", "gpu", "xpu", "auto"):
-        return count_workers(line.text("nproc-per-node") or "")
+def _local_world_size(line: CommandLine) -> int | None:
+    """None if the machine has to tell."""
+    if line.text("nproc-per-node") in _MACHINE_TELLS:
+        return None
     return whole_number(
         line,
         "nproc-per-node",
@@ -160,7 +230,7 @@ def _streams(setting: Setting, name: str) -> bool:
     return wanted
 
 
-def _check_accepted(line: CommandLine, notes: list[str]) -> None:
+def _check_accepted(line: CommandLine, environ: Mapping[str, str], notes: list[str]) -> None:
     interval = line.settings["monitor-interval"]
     if number(interval) is None or not (number(interval) or 0) > 0:
         raise bad(interval, "monitor-interval", "a number of seconds above 0")
@@ -176,9 +246,13 @@ def _check_accepted(line: CommandLine, notes: list[str]) -> None:
         raise bad(events, "event-log-handler", "one of " + ", ".join(_EVENT_LOG_HANDLERS))
     if events.text != "null":
         source = named(events, "event-log-handler")
-        notes.append(f"{source}: not yet, no events are written")
-    if line.text("numa-binding"):
-        notes.append("--numa-binding: not yet, workers are not bound to CPUs")
+        notes.append(f"{source} has no effect: no events are written")
+    if line.flag("run-path") and line.text("start-method") != "spawn":
+        source = named(line.settings["start-method"], "start-method")
+        notes.append(f"{source} has no effect: workers are always started afresh")
+    for variable, what in _NOT_HERE.items():
+        if environ.get(variable, "0") not in ("", "0"):
+            notes.append(f"{variable} has no effect: {what}")
     if line.text("logs-specs") not in (None, "default"):
         raise bad(
             line.settings["logs-specs"],
@@ -186,6 +260,13 @@ def _check_accepted(line: CommandLine, notes: list[str]) -> None:
             "`default`; plug-ins of torch's Python API cannot be loaded without torch",
             "leave it out",
         )
+
+
+def _omp_threads(line: CommandLine, local_world_size: int) -> tuple[int, ...]:
+    if line.text("omp") in (None, "auto"):
+        return ()
+    threads = whole_number(line, "omp", at_least=1, at_most=_MOST_THREADS, instead="auto")
+    return (threads,) * local_world_size
 
 
 def _signals(line: CommandLine, notes: list[str]) -> tuple[str, ...]:

@@ -52,7 +52,9 @@ def worker_environment(
     }
     if "TORCH_NCCL_ASYNC_ERROR_HANDLING" not in inherited:
         added["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
-    if "OMP_NUM_THREADS" not in inherited and spec.local_world_size > 1:
+    if spec.omp_threads:
+        added["OMP_NUM_THREADS"] = str(spec.omp_threads[local_rank])
+    elif "OMP_NUM_THREADS" not in inherited and spec.local_world_size > 1:
         added["OMP_NUM_THREADS"] = "1"
     if spec.virtual_local_rank:
         added["CUDA_VISIBLE_DEVICES"] = _one_device(inherited, local_rank)

@@ -221,20 +221,22 @@ class ForkServer:
     # Starting
 
     def _start(self, order: Start) -> None:
-        local_ranks = tuple(local_rank for local_rank, _argv, _added in order.workers)
-        self._local_ranks = {added.get("RANK") or "": rank for rank, _argv, added in order.workers}
+        local_ranks = tuple(local_rank for local_rank, *_ in order.workers)
+        self._local_ranks = {
+            added.get("RANK") or "": rank for rank, _argv, added, _cpus in order.workers
+        }
         self._owners.clear()
         self._store.watch()
         self._handle(
             GroupStarted(order.round, local_ranks, order.whole_group, order.leftover_timeout_s)
         )
         refused = 0
-        for local_rank, argv, added in order.workers:
+        for local_rank, argv, added, cpus in order.workers:
             if refused:
                 self._never_ran(local_rank, refused)
                 continue
             try:
-                spawned = spawn(argv, self._environment(added), self._start_state)
+                spawned = spawn(argv, self._environment(added), self._start_state, cpus)
             except OSError as error:
                 refused = error.errno or 11
                 self._never_ran(local_rank, refused)

@@ -51,13 +51,13 @@ class OpenStore(Record):
 
 
 class Start(Record):
-    """Start the workers of a round: (local rank, command, environment to add) for each.
+    """Start the workers of a round: (local rank, command, environment to add, CPUs) for each.
 
-    A None in the environment takes the variable away.
+    A None in the environment takes the variable away. No CPUs: all that phalanx may use.
     """
 
     round: int
-    workers: tuple[tuple[int, tuple[str, ...], dict[str, str | None]], ...]
+    workers: tuple[tuple[int, tuple[str, ...], dict[str, str | None], tuple[int, ...]], ...]
     #: Stop signals go to the whole process group of a worker.
     whole_group: bool
     #: Seconds that helpers get once the last worker is gone.

@@ -1,8 +1,8 @@
 """Start one worker: fork, its own session, what phalanx was started with, exec.
 
 Called by the fork server only, which has one thread and holds back all signals but SIGCHLD, so a
-plain fork is safe. Whether the exec
-succeeded comes back through a pipe that closes itself on exec: nothing read means it runs.
+plain fork is safe. Whether the exec succeeded comes back through a pipe that closes itself on
+exec: nothing read means it runs.
 """
 
 from __future__ import annotations
@@ -28,14 +28,22 @@ class Spawned(Record):
     outcome_fd: int
 
 
-def spawn(argv: Sequence[str], environment: Mapping[str, str], start_state: StartState) -> Spawned:
-    """Start a worker. Raises OSError if the system refuses a process or a pipe."""
+def spawn(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    start_state: StartState,
+    cpus: Sequence[int] = (),
+) -> Spawned:
+    """Start a worker, on these CPUs if any are named.
+
+    Raises OSError if the system refuses a process or a pipe.
+    """
     outcome_fd, report_fd = os.pipe()
     parent = os.getpid()
     try:
         pid = os.fork()
         if pid == 0:
-            _become(argv, environment, start_state, parent, report_fd)
+            _become(argv, environment, start_state, cpus, parent, report_fd)
     except OSError:
         os.close(outcome_fd)
         raise
@@ -48,6 +56,7 @@ def _become(
     argv: Sequence[str],
     environment: Mapping[str, str],
     start_state: StartState,
+    cpus: Sequence[int],
     parent: int,
     report_fd: int,
 ) -> NoReturn:
@@ -56,6 +65,8 @@ def _become(
         os.setsid()
         die_with_parent(parent)
         start_state.restore()
+        if cpus:
+            os.sched_setaffinity(0, cpus)
         os.execvpe(argv[0], tuple(argv), environment)
     except OSError as error:
         os.write(report_fd, str(error.errno or 5).encode())
