@@ -119,8 +119,8 @@ def test_choices_of_variables_are_checked(work: Path) -> None:
 def test_options_of_our_own() -> None:
     run = finished("--help")
 
-    assert "--version" in run.stdout
-    assert "--stop-signal-to" in run.stdout
+    for name in ("version", "stop-signal-to", "store", "omp", "dry-run", "json"):
+        assert f"  --{name} " in run.stdout
 
 
 def test_unknown_settings_of_the_rendezvous_are_named(work: Path) -> None:
@@ -476,7 +476,7 @@ def test_an_odd_error_file_is_no_trouble(work: Path) -> None:
     assert finished("--max-restarts=1", "s.py", cwd=work).process.returncode == 0
 
 
-def test_watchdog_health_check_and_d_state_settings_have_no_effect(work: Path) -> None:
+def test_watchdog_health_check_and_d_state_settings_are_said_to_have_no_effect(work: Path) -> None:
     (work / "s.py").write_text("import os; print('TORCHELASTIC_TIMER_FILE' in os.environ)")
     env = {
         "TORCHELASTIC_ENABLE_FILE_TIMER": "1",
@@ -485,7 +485,9 @@ def test_watchdog_health_check_and_d_state_settings_have_no_effect(work: Path) -
     }
     run = finished("s.py", cwd=work, env=env)
 
-    assert (run.process.returncode, run.stdout, run.stderr) == (0, "False\n", "")
+    assert (run.process.returncode, run.stdout) == (0, "False\n")
+    said = [line.split(": ")[1] for line in run.stderr.splitlines()]
+    assert said == [f"{name} has no effect" for name in env]
 
 
 # Output and files
@@ -568,13 +570,53 @@ def test_event_handlers_are_said_to_be_without_effect(work: Path) -> None:
 
 
 def test_plug_ins_for_logs_are_refused(work: Path) -> None:
-    assert finished("--logs-specs=mine", "words.py", cwd=work).process.returncode == 64
+    run = finished("--logs-specs=mine", "words.py", cwd=work)
+
+    assert run.process.returncode == 64
+    assert "cannot be loaded without torch" in run.stderr
 
 
-def test_there_is_no_use_env_and_no_python_interface() -> None:
+def test_plug_in_back_ends_are_refused(work: Path) -> None:
+    run = finished("--rdzv-backend=mine", "words.py", cwd=work)
+
+    assert run.process.returncode == 64
+    assert "plug-ins for torchrun are made of torch" in run.stderr
+
+
+def test_a_file_to_meet_at_is_not_needed(work: Path) -> None:
+    words = ["--rdzv-backend=c10d", "--rdzv-endpoint=/tmp/file", "words.py"]
+    file = finished("--rdzv-conf=store_type=file", *words, cwd=work)
+    other = finished("--rdzv-conf=store_type=x", *words, cwd=work)
+
+    assert (file.process.returncode, other.process.returncode) == (0, 64)
+    assert file.stderr == (
+        "phalanx: --rdzv-conf: store_type=file is ignored: one node needs no file to meet at\n"
+    )
+
+
+def test_the_start_method_has_no_effect(work: Path) -> None:
+    script = finished("--start-method=fork", "words.py", cwd=work)
+    path = finished("--start-method=fork", "--run-path", "words.py", cwd=work)
+
+    assert (script.process.returncode, script.stderr) == (0, "")
+    assert path.process.returncode == 0
+    assert path.stderr == (
+        "phalanx: --start-method has no effect: workers are always started afresh\n"
+    )
+
+
+def test_the_old_form_is_a_module_of_its_own(work: Path) -> None:
+    old = (sys.executable, "-m", "phalanx.launch")
+    run = finished("words.py", "a", launcher=old, cwd=work)
+
+    assert (json.loads(run.stdout), run.stderr) == (["--local-rank=0", "a"], "")
+    assert words_seen(work, "--use-env", "words.py", "a", launcher=old) == ["a"]
+    assert finished("--use-env", "words.py", cwd=work).process.returncode == 64
+
+
+def test_there_is_no_python_interface() -> None:
     import phalanx
 
-    assert finished("--use-env", "words.py").process.returncode == 64
     assert phalanx.__all__ == ["__version__"]
 
 
@@ -655,6 +697,13 @@ def t_relative(work: Path) -> None:
     assert finished(*words, launcher=TORCHRUN, cwd=work).stdout.startswith("logs/")
 
 
+def t_old_form(work: Path) -> None:
+    old = (sys.executable, "-m", "torch.distributed.launch")
+    run = finished("words.py", "a", launcher=old, cwd=work)
+    assert json.loads(run.stdout) == ["--local-rank=0", "a"]
+    assert "FutureWarning" in run.stderr
+
+
 def t_orphans(work: Path) -> None:
     (work / "family.py").write_text(FAMILY)
     with Run("family.py", launcher=TORCHRUN, cwd=work) as run:
@@ -668,7 +717,7 @@ def t_orphans(work: Path) -> None:
 @pytest.mark.parametrize(
     "check",
     [t_ambiguous, t_words, t_variables, t_exit_codes, t_hangup, t_descriptors, t_run_id,
-     t_agent_store, t_listens, t_relative, t_orphans],
+     t_agent_store, t_listens, t_relative, t_old_form, t_orphans],
     ids=lambda check: check.__name__[2:],
 )  # fmt: skip
 def test_what_torchrun_does(work: Path, check: Check) -> None:
