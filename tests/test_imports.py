@@ -182,4 +182,4 @@ def test_the_command_line_is_understood_without_a_look_at_the_machine(name: str)
         top for module in imports(SOURCE / name) if (top := module.split(".")[0]) != "phalanx"
     }
 
-    assert outside <= {"__future__", "collections", "enum", "difflib"}
+    assert outside <= {"__future__", "collections", "enum", "difflib", "typing"}
