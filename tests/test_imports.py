@@ -31,7 +31,7 @@ HEAVY = frozenset(
 )
 #: Of ours, what only some jobs need.
 ONLY_WHEN_NEEDED = frozenset(
-    "phalanx.cli.help phalanx.devices.count phalanx.differences phalanx.docs_pages "
+    "phalanx.cli.help phalanx.devices phalanx.differences phalanx.docs_pages "
     "phalanx.net.store_server phalanx.store".split()
 )
 FAILS_ONCE = "import os, sys; sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')"
