@@ -52,7 +52,7 @@ def cuda_visible(gpus: Sequence[Gpu], value: str | None) -> Visible:
         places = [place if place < len(gpus) else -1 for place in places]
     if -1 in places:
         end = places.index(-1)
-        cut = cut or f"{names[end]!r} is none of the {len(gpus)} GPUs of this node"
+        cut = f"{names[end]!r} is none of this node's GPUs"
         del places[end:]
     if len({*places}) < len(places) or cut == _TWICE:
         return Visible(cut=_TWICE)
