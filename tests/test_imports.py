@@ -6,6 +6,7 @@ The order of the layers and what is pure is held by test_layers.py.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import signal
 import subprocess
@@ -83,6 +84,20 @@ def test_agent_and_fork_server_import_nothing_heavy(
         run.wait()
 
     assert heavy(run.stderr, bare) == set()
+
+
+@pytest.mark.parametrize("word", ["cpu", "gpu", "auto"])
+def test_counting_devices_imports_nothing_heavy(tmp_path: Path, bare: set[str], word: str) -> None:
+    """What is heavy for it is in children: NVML, and torch."""
+    fake = Path(__file__).parent / "devices" / "fake_pynvml"
+    (tmp_path / "nvml.json").write_text('{"gpus": [{"uuid": "GPU-a", "bus": 1, "name": "H100"}]}')
+    path = [str(fake), *map(os.path.abspath, filter(None, [os.environ.get("PYTHONPATH")]))]
+    env = {"PYTHONPATH": os.pathsep.join(path), "FAKE_NVML": str(tmp_path / "nvml.json")}
+    words = (f"--nproc-per-node={word}", "--no-python", "true")
+    with Run(*words, launcher=LAUNCHER, cwd=tmp_path, env=env) as run:
+        assert run.wait() == 0
+
+    assert {name for name in heavy(run.stderr, bare) if not name.startswith("phalanx.")} == set()
 
 
 def test_stopping_imports_nothing_heavy(tmp_path: Path, bare: set[str]) -> None:

@@ -16,7 +16,7 @@ from phalanx.devices import machine as machine_module
 from phalanx.devices import nvidia
 from phalanx.devices.machine import Device, Machine, Reading
 from phalanx.devices.probe import Answer
-from phalanx.devices.python_env import find_torch
+from phalanx.devices.python_env import TorchBuild, find_torch
 from phalanx.errors import ExitCode, StartError
 from phalanx.outcome import ExitStatus
 
@@ -431,6 +431,23 @@ def test_auto_asks_a_torch_for_intels_gpus(tmp_path: Path, make: Make) -> None:
     assert make().count_workers("auto") == 2
 
 
+def test_auto_asks_where_nvml_cannot_tell(tmp_path: Path, make: Make) -> None:
+    install_torch(tmp_path, count=2, cuda="12.8")
+    nvml = trees.nvml(tmp_path, fails="NVMLError_LibRmVersionMismatch")
+
+    assert make(nvml).count_workers("auto") == 2
+
+
+def test_no_other_vendors_device_stands_in_for_what_nvml_cannot_tell(
+    tmp_path: Path, make: Make
+) -> None:
+    """A processor of AMD may have a small GPU in it."""
+    trees.write(tmp_path / "root", "dev/nvidiactl", "")
+    trees.mi300(tmp_path / "root", gpus=1)
+
+    assert make().devices() == ()
+
+
 @pytest.mark.parametrize("count", [0, 3])
 def test_auto_asks_a_torch_that_is_not_known(tmp_path: Path, make: Make, count: int) -> None:
     install_torch(tmp_path, count)
@@ -449,6 +466,17 @@ def test_auto_asks_the_torch_of_another_interpreter(tmp_path: Path, make: Make) 
     assert [r.source for r in machine.readings if r.what.startswith("torch")] == [
         str(tmp_path / "python")
     ]
+
+
+def test_a_torch_in_the_current_directory_says_nothing(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make()
+    install_torch(tmp_path, cuda="12.8")
+    monkeypatch.chdir(tmp_path / "site")
+    sys.path[0] = ""
+
+    assert find_torch() == TorchBuild()
 
 
 @pytest.mark.parametrize("text", ["", "cuda = None\n", "import x\n__version__ = '1'\nhip = None\n"])

@@ -117,6 +117,15 @@ def test_where_the_firmware_names_no_socket_a_node_is_one(tmp_path: Path) -> Non
     assert sets(tmp_path, "socket", [0, 3]) == ["0-3", "12-15"]
 
 
+def test_the_last_cache_is_that_of_the_highest_level_wherever_it_is_listed(tmp_path: Path) -> None:
+    for cpu in range(4):
+        trees.cache_tree(tmp_path, cpu, 0, "Unified", 3, range(4))
+        trees.cache_tree(tmp_path, cpu, 7, "Unified", 2, [cpu])
+        trees.cache_tree(tmp_path, cpu, 8, "Instruction", 4, [cpu])
+
+    assert sets(tmp_path, "core-complex", [0], frozenset(range(4))) == ["0-3"]
+
+
 def test_this_machine_can_be_read() -> None:
     import os
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,18 @@ def test_it_has_no_terminal_no_blocked_signals_and_a_session_of_its_own() -> Non
     assert words == "/dev/null True 0000000000000000 True ['0', '1', '2', '3']\n"
 
 
+def test_it_does_not_read_our_input() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ASKER, "cat; readlink /proc/self/fd/0"],
+        input="of phalanx",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.stdout.splitlines()[0] == "answered /dev/null"
+
+
 def test_the_end_of_the_answer_is_not_waited_for_where_a_child_keeps_it_open() -> None:
     """It is killed with the rest of the session."""
     answer = python(
@@ -126,6 +139,19 @@ def test_a_long_wait_is_said_once(
     assert line == "phalanx: waiting up to 42 s more for an answer of python"
 
 
+@pytest.fixture
+def wakeup_fd() -> Iterator[int]:
+    """As if somebody had set one, as asyncio does."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    before = signal.set_wakeup_fd(write_end)
+    yield write_end
+    signal.set_wakeup_fd(before)
+    os.close(read_end)
+    os.close(write_end)
+
+
+@pytest.mark.usefixtures("wakeup_fd")
 def test_signals_are_afterwards_as_before() -> None:
     watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 

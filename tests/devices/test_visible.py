@@ -209,6 +209,11 @@ def test_rocr_visible_devices(rocr: str, expected: list[int]) -> None:
     assert seen_by_hip(ROCR_VISIBLE_DEVICES=rocr) == expected
 
 
+def test_rocr_wants_a_digit_of_a_uuid_where_there_is_one_gpu_only() -> None:
+    assert seen_by_hip(1, ROCR_VISIBLE_DEVICES="GPU-") == []
+    assert seen_by_hip(1, ROCR_VISIBLE_DEVICES="GPU-0") == [0]
+
+
 @pytest.mark.parametrize("name", ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
 @pytest.mark.parametrize(
     ("value", "expected"),

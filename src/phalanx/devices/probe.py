@@ -147,7 +147,7 @@ class _Listening:
         waiting = select.poll()
         for fd in (self._fd, *child.streams):
             waiting.register(fd, select.POLLIN)
-        ready = {fd for fd, _events in waiting.poll(timeout_s * 1000 + 1)}
+        ready = {fd for fd, _events in waiting.poll(max(0.0, timeout_s) * 1000 + 1)}
         child.read(ready)
         return self._stop_signal() if self._fd in ready else 0
 

@@ -72,7 +72,7 @@ def _find(name: str) -> ModuleSpec | None:
 
     spec = PathFinder.find_spec(name, _path())
     for finder in sys.meta_path:
-        if spec is None and finder is not PathFinder:
+        if spec is None and finder is not PathFinder and hasattr(finder, "find_spec"):
             spec = finder.find_spec(name, None)
     return spec
 

@@ -183,7 +183,7 @@ def _rocr(gpus: Sequence[Gpu], value: str | None) -> tuple[list[Gpu], str]:
 def _by_amd_uuid(word: str, gpus: Sequence[Gpu]) -> int:
     upper = word.upper()
     places = [place for place, gpu in enumerate(gpus) if gpu.uuid.upper().startswith(upper)]
-    return places[0] if len(places) == 1 and 5 <= len(word) <= 20 else -1
+    return places[0] if len(places) == 1 and len(word) > len("GPU-") else -1
 
 
 def _c_integer(word: str) -> int:
