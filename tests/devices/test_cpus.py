@@ -170,8 +170,8 @@ def test_a_quota_that_makes_a_difference_is_said_with_its_file(tmp_path: Path) -
     file = f"{tmp_path}/sys/fs/cgroup/cpu.max"
     assert machine.notes == [f"2 of 8 CPUs are counted: the CPU quota is 2.5 ({file})"]
     assert [(r.what, r.value, r.source) for r in machine.readings] == [
-        ("CPUs this process may run on", "8", "sched_getaffinity"),
         ("CPU quota", "2.5 CPUs", file),
+        ("usable CPUs", "2", "CPU quota (affinity: 8)"),
     ]
 
 

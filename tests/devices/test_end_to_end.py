@@ -154,7 +154,7 @@ mount -t tmpfs none "$TREE/new_dev"
 cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty "$TREE/new_dev"
 cp -a "$TREE/dev/." "$TREE/new_dev"
 mount --rbind "$TREE/new_dev" /dev
-if [ -d "$TREE/sys/class" ]; then mount --rbind "$TREE/sys" /sys; fi
+if [ -n "$(ls "$TREE/sys")" ]; then mount --rbind "$TREE/sys" /sys; fi
 exec "$@"
 """
 
@@ -226,3 +226,24 @@ def test_the_quota_of_a_real_control_group_counts(one_cpu: Path, tmp_path: Path,
     done = finished(f"--nproc-per-node={word}", *COUNT, launcher=launcher, env=env)
 
     assert (done.process.returncode, done.stdout) == (0, "1\n")
+
+
+# Binding
+
+SHOW_CPUS = ("--no-python", "sh", "-c", "echo $RANK $(taskset -cp $$ | sed 's/.*: //')")
+
+
+@pytest.mark.root
+def test_workers_run_on_the_cpus_near_their_gpu(tmp_path: Path) -> None:
+    """The first GPU is at the node of the last CPU."""
+    ours = sorted(os.sched_getaffinity(0))
+    ends = [[ours[0]], [ours[-1]]]
+    trees.cpu_tree(tmp_path, ends, ends, ends, ends)
+    for bus, node in ((0x1A, 1), (0x3B, 0)):
+        trees.pci_device(tmp_path, f"0000:{bus:02x}:00.0", node)
+    env = with_nvml(tmp_path, *trees.nvidia_gpus([0x1A, 0x3B]))
+    words = ("--nproc-per-node=gpu", "--numa-binding=node", *SHOW_CPUS)
+    done = elsewhere(tmp_path, *words, **env)
+
+    assert done.process.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"0 {ours[-1]}", f"1 {ours[0]}"]

@@ -149,6 +149,7 @@ def test_devices_are_described_in_the_workers_order(tmp_path: Path, make: Make) 
         Device(0, gpus[1]["uuid"], "0000:b3:00.0", "NVIDIA T4", "nvidia"),
         Device(1, gpus[0]["uuid"], "0000:1a:00.0", "NVIDIA H100 80GB HBM3", "nvidia"),
     )
+    assert machine.devices()[0].words == f"NVIDIA T4, {gpus[1]['uuid']}, 0000:b3:00.0"
     assert [reading.value for reading in machine.readings if reading.what == "NVIDIA GPUs"] == [
         "1 NVIDIA H100 80GB HBM3 and 1 NVIDIA T4"
     ]

@@ -77,16 +77,18 @@ class Machine:
         """CPUs that workers may run on, or fewer where a quota gives the time of fewer."""
         if not self._usable_cpus:
             cpus = len(self._allowed)
-            self._read("CPUs this process may run on", str(cpus), "sched_getaffinity")
+            source = "affinity"
             quota = cpu_quota(self._root)
             if quota is not None:
                 self._read("CPU quota", f"{quota.cpus:g} CPUs", quota.source)
             if quota is not None and quota.whole_cpus < cpus:
+                source = f"CPU quota (affinity: {cpus})"
                 self.notes.append(
                     f"{quota.whole_cpus} of {cpus} CPUs are counted: the CPU quota is "
                     f"{quota.cpus:g} ({quota.source})"
                 )
                 cpus = quota.whole_cpus
+            self._read("usable CPUs", str(cpus), source)
             self._usable_cpus = cpus
         return self._usable_cpus
 

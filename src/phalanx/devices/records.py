@@ -51,6 +51,11 @@ class Device(Record):
     vendor: str
     mig: bool = False
 
+    @property
+    def words(self) -> str:
+        """For people: what it is, which one, and where."""
+        return ", ".join(filter(None, (self.name, self.uuid, self.pci)))
+
 
 class Visible(Record):
     """What the variables that hide devices leave, as far as can be said without the vendor."""
