@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from harness import PHALANX, Run, finished
+from phalanx.devices.machine import Machine
 from phalanx.errors import ExitCode
 
 #: One write each: what print() writes in two may be torn apart.
@@ -40,14 +42,17 @@ def torch_with(kind: str, count: int) -> str:
     )
 
 
+def usable_cpus() -> int:
+    """Of this machine, which may be a container with a quota."""
+    return Machine({}, sys.executable).usable_cpus()
+
+
 def test_cpu_is_the_number_of_cpus_that_may_be_used(work: Path) -> None:
     one = str(min(os.sched_getaffinity(0)))
     words = ("taskset", "-c", one, *PHALANX, "--nproc-per-node=cpu", "s.py")
     pinned = finished(launcher=words, cwd=work)
 
-    assert run(work, "cpu").stdout.split() == [str(len(os.sched_getaffinity(0)))] * len(
-        os.sched_getaffinity(0)
-    )
+    assert run(work, "cpu").stdout.split() == [str(usable_cpus())] * usable_cpus()
     assert pinned.stdout == "1\n"
 
 
@@ -59,7 +64,7 @@ def test_accelerators_are_counted_by_torch(work: Path, word: str, kind: str) -> 
 
 
 def test_auto_without_accelerators_is_the_number_of_cpus(work: Path) -> None:
-    cpus = len(os.sched_getaffinity(0))
+    cpus = usable_cpus()
 
     assert len(run(work, "auto", torch_with("accelerator", 0)).stdout.split()) == cpus
     assert len(run(work, "auto").stdout.split()) == cpus

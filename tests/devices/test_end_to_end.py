@@ -71,6 +71,16 @@ def test_auto_does_not_import_a_torch_for_cpus(tmp_path: Path) -> None:
     assert not (tmp_path / "imported").exists()
 
 
+def test_gpus_count_whatever_the_workers_torch_was_built_for(tmp_path: Path) -> None:
+    """The workers need not be torch's; `auto` is about what torch can use."""
+    version = "__version__ = '2.13.0+cpu'\ncuda = None\nhip = None\nxpu = None\n"
+    env = with_nvml(tmp_path, *trees.nvidia_gpus([1, 2, 3]))
+    of_torch = with_torch(tmp_path, "raise SystemExit('imported')", version=version)
+    env["PYTHONPATH"] += f":{of_torch['PYTHONPATH']}"
+
+    assert finished("--nproc-per-node=gpu", *COUNT, env=env).stdout == "3\n" * 3
+
+
 # Stopped while counting
 
 
