@@ -170,11 +170,13 @@ def _dry_run(line: CommandLine) -> int:
     machine = _Machine()
     plan = _plan(line, machine, lambda: MADE_UP_ID)
     log_dir = plan.spec.log_dir
+    here = machine.look()
+    devices = here.devices(one_device_each=plan.spec.virtual_local_rank)
     facts = Facts(
         host=os.uname().nodename,
         cpus=tuple(sorted(os.sched_getaffinity(0))),
-        devices=tuple(device.words for device in machine.look().devices()),
-        readings=tuple(Source(row.what, row.value, row.source) for row in machine.look().readings),
+        devices=tuple(device.words for device in devices),
+        readings=tuple(Source(row.what, row.value, row.source) for row in here.readings),
         log_root={
             None: os.path.join(_temporary_root(), "phalanx_????????"),
             os.devnull: None,
