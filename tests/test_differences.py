@@ -557,12 +557,6 @@ def test_redirects_tee_and_filters_are_said_to_be_without_effect(work: Path) -> 
     assert not [*(work / "logs").rglob("*.log")]
 
 
-def test_numa_binding_is_said_to_be_without_effect(work: Path) -> None:
-    run = finished("--numa-binding=node", "words.py", cwd=work)
-
-    assert "--numa-binding: not yet" in run.stderr
-
-
 def test_event_handlers_are_said_to_be_without_effect(work: Path) -> None:
     run = finished("--event-log-handler=console", "words.py", cwd=work)
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from harness import PROGRAMS, dumps, finished
-from phalanx.cli.dry_run import MADE_UP_ID, as_text, ranges
+from phalanx.cli.dry_run import MADE_UP_ID, as_text
+from phalanx.devices.cpulist import format_cpu_list
 
 ENV_DUMP = str(PROGRAMS / "env_dump.py")
 
@@ -101,7 +102,7 @@ def test_the_text_is_a_page_for_people(tmp_path: Path) -> None:
         "--dry-run", "--nproc-per-node=2", "my script.py", "--lr", "1", cwd=tmp_path, env=env
     )
     lines = [re.sub(" {2,}", "  ", line.strip()) for line in run.stdout.splitlines()]
-    cpus = ranges(sorted(os.sched_getaffinity(0)))
+    cpus = format_cpu_list(sorted(os.sched_getaffinity(0)))
     command = f"{sys.executable} -u 'my script.py' --lr 1"
 
     assert (run.process.returncode, run.stderr) == (0, "")
@@ -168,10 +169,3 @@ def test_a_dry_run_of_the_old_form_shows_its_argument() -> None:
     run = finished("--dry-run", "--json", ENV_DUMP, "a", launcher=launcher)
 
     assert json.loads(run.stdout)["workers"][0]["command"][-2:] == ["--local-rank=0", "a"]
-
-
-def test_ranges() -> None:
-    assert ranges([0, 1, 2, 3]) == "0-3"
-    assert ranges([0, 2, 3, 8]) == "0,2-3,8"
-    assert ranges([5]) == "5"
-    assert ranges([]) == ""

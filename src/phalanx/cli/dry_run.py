@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from phalanx.agent.start_order import start_order
 from phalanx.cli.options import OPTIONS
+from phalanx.devices.cpulist import format_cpu_list
 from phalanx.record import Record
 from phalanx.rendezvous.coordinator import Coordinator, Limits
 from phalanx.rendezvous.effects import Assignment, StartRound
@@ -207,7 +208,7 @@ def _worker_rows(workers: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
             (
                 str(worker["rank"]),
                 str(worker["local_rank"]),
-                ranges(worker["cpus"]),
+                format_cpu_list(worker["cpus"]),
                 worker["device"] or "-",
                 join(worker["command"]),
             )
@@ -253,14 +254,3 @@ def _table(heading: str, rows: Sequence[tuple[str, ...]]) -> str:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append("  " + "  ".join(cells).rstrip())
     return "\n".join(lines)
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Numbers in ascending order as `0-3,8`."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)

@@ -92,7 +92,8 @@ def run(words: Sequence[str], mask: frozenset[int] = frozenset(), *, old_form: b
             raise UsageError("--json goes with --dry-run", "give both, or neither")
         return _launch(line, mask)
     except PhalanxError as error:
-        say(f"error: {error}")
+        stopped = error.exit_code == ExitCode.STOPPED
+        say(str(error) if stopped else f"error: {error}")
         if error.hint:
             say(f"hint: {error.hint}")
         return error.exit_code
