@@ -33,7 +33,7 @@ HEAVY = frozenset(
 #: Of ours, what only some jobs need.
 ONLY_WHEN_NEEDED = frozenset(
     "phalanx.cli.help phalanx.devices phalanx.differences phalanx.docs_pages "
-    "phalanx.net.store_server phalanx.store".split()
+    "phalanx.net.held_port phalanx.net.store_server phalanx.store".split()
 )
 FAILS_ONCE = "import os, sys; sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')"
 WAITS = "import signal; print('up', flush=True); signal.pause()"

@@ -67,6 +67,7 @@ def test_the_defaults_are_torchruns() -> None:
             run_id="fresh",
             local_world_size=1,
             store=StoreAddress("localhost", None),
+            store_in_worker=False,
             min_nodes=1,
             max_nodes=1,
             node_rank=0,
@@ -378,6 +379,25 @@ def test_signals_that_cannot_be_handled_are_refused(name: str) -> None:
 )
 def test_who_gets_the_stop_signal(words: list[str], who: StopSignalTo) -> None:
     assert spec_of(*words).stop_signal_to is who
+
+
+@pytest.mark.parametrize(
+    ("words", "in_worker"), [([], False), (["--store=agent"], False), (["--store", "worker"], True)]
+)
+def test_who_serves_the_store(words: list[str], in_worker: bool) -> None:
+    assert spec_of(*words).store_in_worker is in_worker
+
+
+@pytest.mark.parametrize("who", ["", "rank0", "Worker"])
+def test_who_serves_the_store_refused(who: str) -> None:
+    error = error_of(f"--store={who}")
+
+    assert str(error) == f"--store is {who!r}, but must be agent or worker"
+    assert error.exit_code == 64
+
+
+def test_who_serves_the_store_is_not_read_from_the_environment() -> None:
+    assert not spec_of(PET_STORE="worker").store_in_worker
 
 
 def test_who_gets_the_stop_signal_refused() -> None:

@@ -60,6 +60,8 @@ class JobSpec(Record):
     #: Workers on this node, at least 1.
     local_world_size: int
     store: StoreAddress
+    #: Rank 0's program serves the workers' store, none of our processes does (`--store=worker`).
+    store_in_worker: bool = False
     min_nodes: int = 1
     max_nodes: int = 1
     node_rank: int = 0

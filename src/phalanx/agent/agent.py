@@ -138,7 +138,8 @@ class Agent:
         """Run the job to its end. Raises StartError if the store's port is refused."""
         self._settle()
         self._poll.register(self._server.link.fileno(), select.POLLIN)
-        self._server.link.send(OpenStore(self._spec.store.port, self._spec.store.loopback))
+        store = self._spec.store
+        self._server.link.send(OpenStore(store.port, store.loopback, self._spec.store_in_worker))
         self._next_ping_at = boottime() + PING_INTERVAL_S
         while self._outcome is None:
             self._turn()

@@ -135,6 +135,17 @@ OPTIONS: tuple[Option, ...] = (
         metavar="HOST",
     ),
     Option(
+        "store",
+        "Nodes and rendezvous",
+        "who serves the workers' key-value store at MASTER_ADDR:MASTER_PORT: phalanx (agent), or "
+        "rank 0's program (worker), for which the port is kept free",
+        metavar="WHO",
+        default="agent",
+        choices=("agent", "worker"),
+        pet=False,
+        ours=True,
+    ),
+    Option(
         "max-restarts",
         "Restarts and stopping",
         "how often the worker group may be restarted after a failure",

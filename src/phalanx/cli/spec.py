@@ -91,6 +91,7 @@ def build(
         run_id=where.run_id,
         local_world_size=local_world_size or 1,
         store=where.store,
+        store_in_worker=_store_in_worker(line),
         min_nodes=min_nodes,
         max_nodes=max_nodes,
         role=line.text("role") or "default",
@@ -322,3 +323,10 @@ def _stop_signal_to(line: CommandLine, command: Command) -> StopSignalTo:
     if setting.text not in ("leader", "group"):
         raise bad(setting, "stop-signal-to", "leader or group")
     return StopSignalTo(setting.text)
+
+
+def _store_in_worker(line: CommandLine) -> bool:
+    setting = line.settings["store"]
+    if setting.text not in ("agent", "worker"):
+        raise bad(setting, "store", "agent or worker")
+    return setting.text == "worker"

@@ -1,8 +1,9 @@
-"""The listening sockets of the workers' store, round by round, and the door to its server.
+"""The port of the workers' store, round by round, and the door to its server.
 
 The fork server binds here, before the port is told to anyone, so that nobody can be told a port
 that is then taken, and forks the process that calls `serve`. On one node only loopback addresses
-are bound, both families on one port; else one dual-stack socket on all addresses.
+are bound, both families on one port; else one dual-stack socket on all addresses. If rank 0 is to
+serve the store, its port is only held for it (`net.held_port`).
 """
 
 from __future__ import annotations
@@ -27,30 +28,36 @@ _ATTEMPTS = 16
 
 
 class StoreService:
-    """Listening sockets for one store at a time. `port` is the bound one once `open` returned."""
+    """Sockets for one store at a time. `port` is the bound one once `open` returned."""
 
     def __init__(self) -> None:
         self.port = 0
         self._named = False
         self._loopback = True
-        self._listeners: list[net.socket] = []
+        self._in_worker = False
+        #: They listen, unless rank 0 is to serve.
+        self._sockets: list[net.socket] = []
 
-    def open(self, port: int | None, *, loopback: bool) -> None:
-        """Bind and listen on the named port, or a free one. Raises OSError (EADDRINUSE, ...)."""
+    def open(self, port: int | None, *, loopback: bool, in_worker: bool) -> None:
+        """Bind and listen on the named port, or a free one. Raises OSError (EADDRINUSE, ...).
+
+        `in_worker`: do not listen, rank 0 will.
+        """
         self._named = port is not None
         self._loopback = loopback
-        self._listeners = _listen(port or 0, loopback=loopback)
-        self.port = self._listeners[0].getsockname()[1]
+        self._in_worker = in_worker
+        self.port, self._sockets = self._bind(port or 0)
 
     def filenos(self) -> list[int]:
-        return [listener.fileno() for listener in self._listeners]
+        """The sockets that listen."""
+        return [] if self._in_worker else [listener.fileno() for listener in self._sockets]
 
     def serve(self) -> NoReturn:
         """In a process of its own: serve the store on these sockets until killed."""
         from phalanx.net.store_server import serve
         from phalanx.say import say
 
-        serve(self._listeners, say)
+        serve(self._sockets, say)
         os._exit(1)
 
     def renew(self) -> None:
@@ -60,18 +67,25 @@ class StoreService:
         sockets are kept, emptied of connections that nobody has accepted. Never raises.
         """
         if not self._named:
+            old = self._sockets
             try:
-                fresh = _listen(0, loopback=self._loopback)
+                self.port, self._sockets = self._bind(0)
             except OSError:
                 pass  # all ports taken just now: the old one is ours and will do
             else:
-                for listener in self._listeners:
-                    listener.close()
-                self._listeners = fresh
-                self.port = fresh[0].getsockname()[1]
+                for sock in old:
+                    sock.close()
                 return
-        for listener in self._listeners:
-            _drain(listener)
+        for sock in self._sockets:
+            _drain(sock)
+
+    def _bind(self, port: int) -> tuple[int, list[net.socket]]:
+        if self._in_worker:
+            from phalanx.net.held_port import hold
+
+            return hold(port)
+        listeners = _listen(port, loopback=self._loopback)
+        return listeners[0].getsockname()[1], listeners
 
 
 def _listen(port: int, *, loopback: bool) -> list[net.socket]:
@@ -119,6 +133,7 @@ def _listener(family: int, host: str, port: int) -> net.socket:
 
 
 def _drain(listener: net.socket) -> None:
+    """Closes what nobody has accepted. A socket that does not listen has nothing of that kind."""
     while True:
         try:
             fd, _peer = listener._accept()  # type: ignore[attr-defined]

@@ -45,7 +45,7 @@ def worker_environment(
         "TORCHELASTIC_RESTART_COUNT": str(assignment.restart_count),
         "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts),
         "TORCHELASTIC_RUN_ID": spec.run_id,
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_USE_AGENT_STORE": str(not spec.store_in_worker),
         "TORCHELASTIC_ERROR_FILE": error_file,
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(spec.signals_to_handle),
         "PHALANX_ROUND": str(assignment.round),

@@ -176,8 +176,8 @@ class ForkServer:
 
     def _obey(self, message: Message) -> None:
         match message:
-            case OpenStore(port, loopback):
-                self._open_store(port, loopback=loopback)
+            case OpenStore(port, loopback, in_worker):
+                self._open_store(port, loopback=loopback, in_worker=in_worker)
             case Start():
                 self._start(message)
             case Stop(round, signum, timeout_s):
@@ -380,9 +380,9 @@ class ForkServer:
 
     # The store
 
-    def _open_store(self, port: int | None, *, loopback: bool) -> None:
+    def _open_store(self, port: int | None, *, loopback: bool, in_worker: bool) -> None:
         try:
-            self._store.open(port, loopback=loopback)
+            self._store.open(port, loopback=loopback, in_worker=in_worker)
         except OSError as error:
             self._link.send(StoreRefused(port or 0, error.errno or 0))
         else:

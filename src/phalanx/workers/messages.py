@@ -43,11 +43,13 @@ __all__ = [
 class OpenStore(Record):
     """Have a store listen for the first round: on this port in every round, or on a free one.
 
-    `loopback`: on loopback addresses only. Answered by Ready or StoreRefused.
+    `loopback`: on loopback addresses only. `in_worker`: rank 0 serves it, only its port is held.
+    Answered by Ready or StoreRefused.
     """
 
     port: int | None
     loopback: bool
+    in_worker: bool
 
 
 class Start(Record):
@@ -89,7 +91,7 @@ class Ping(Record):
 
 
 class Ready(Record):
-    """A store listens on this port for the first round."""
+    """A store listens on this port for the first round, or the port is held for rank 0's."""
 
     store_port: int
 

@@ -1,5 +1,7 @@
 """The store's process, as its parent the fork server sees it.
 
+There is none with `--store=worker`: then rank 0's program serves, and only its port is held here.
+
 Its listening sockets are bound in the fork server before the port is told to anyone. They are
 watched while a round has no store's process yet; the first client brings it to life. It is killed
 with its round, since the next one must find nothing of this one's keys.
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
 
         port: int
 
-        def open(self, port: int | None, *, loopback: bool) -> None:
+        def open(self, port: int | None, *, loopback: bool, in_worker: bool) -> None:
             """Bind and listen, on a free port if none is named. Raises OSError with errno."""
 
         def filenos(self) -> list[int]:
-            """The listening sockets, to wait for the first client."""
+            """The listening sockets, to wait for the first client; none if rank 0 serves."""
 
         def serve(self) -> NoReturn:
             """In the child: serve until killed."""
@@ -53,9 +55,9 @@ class StoreProcess:
     def port(self) -> int:
         return self._service.port
 
-    def open(self, port: int | None, *, loopback: bool) -> None:
-        """Bind and listen for the first round. Raises OSError."""
-        self._service.open(port, loopback=loopback)
+    def open(self, port: int | None, *, loopback: bool, in_worker: bool) -> None:
+        """Bind and listen for the first round; only bind if rank 0 serves. Raises OSError."""
+        self._service.open(port, loopback=loopback, in_worker=in_worker)
 
     def watch(self) -> None:
         """A round begins: wait for its first client."""
