@@ -3,8 +3,8 @@
 Workers are told the port long before rank 0 binds it. Until then nobody else may be given it, and
 rank 0 must be able to have it. A socket that is bound, does not listen and has SO_REUSEADDR does
 both. The kernel takes its port for no `bind` to port 0 and no `connect`, but lets a server that
-sets that option bind beside it: torch's do, and those of Python, Go, Rust and gRPC. Whoever connects
-too early is refused, and torch's client tries again.
+sets that option bind beside it: torch's do, and those of Python, Go, Rust and gRPC. Whoever
+connects too early is refused, and torch's client tries again.
 
 On all addresses, even if MASTER_ADDR is a loopback one: torch's server binds all, so the port must
 be free on all, and what only holds it exposes nothing.
