@@ -6,6 +6,7 @@ import itertools
 import json
 import socket
 import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -238,6 +239,28 @@ def test_nobody_is_given_the_held_port(tmp_path: Path, options: tuple[str, ...])
         held, *taken = map(int, line.split())
         assert sorted([held, *taken]) == list(range(40000, 40008))
     assert len(run.stdout.splitlines()) == 2
+
+
+HOLDS_ALL = """
+from phalanx.net.held_port import hold
+held = [hold(0) for _ in range(8)]
+assert {port for port, _ in held} == set(range(40000, 40008))
+try:
+    hold(0)
+except OSError as error:
+    assert error.errno == 98
+    print("all are held")
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("reuse", "01")
+def test_no_two_hold_the_same_port(tmp_path: Path, reuse: str) -> None:
+    """Not even where the kernel may give the port of a socket with SO_REUSEADDR to another."""
+    setting = f"echo {reuse} > /proc/sys/net/ipv4/ip_autobind_reuse" + SMALL_RANGE
+    launcher = ("unshare", "--net", "sh", "-c", setting, "sh", sys.executable)
+
+    assert finished(script(tmp_path, HOLDS_ALL), launcher=launcher).stdout == "all are held\n"
 
 
 # Groups of torch

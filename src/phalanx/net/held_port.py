@@ -58,7 +58,7 @@ def _bind(family: int, host: str, port: int) -> net.socket:
         if family == net.AF_INET6:
             sock.setsockopt(net.IPPROTO_IPV6, net.IPV6_V6ONLY, 0)
         # Before the bind for a named port, which a job may have left seconds ago; after it for a
-        # free one, since two sockets with this option may be given the same.
+        # free one, since two sockets with this option may be given the same (ip_autobind_reuse).
         if port:
             sock.setsockopt(net.SOL_SOCKET, net.SO_REUSEADDR, 1)
         sock.bind((host, port))
