@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -25,6 +27,25 @@ if descriptors:
 from phalanx.net.store_server import serve
 serve([_socket.socket(fileno=fd) for fd in fds], lambda line: os.write(1, line.encode() + b"\\n"))
 """
+
+
+def poll_until(condition: Callable[[], object]) -> None:
+    """For what can only be seen from outside, in /proc: looks again until a time limit."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "did not come about"
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_dns() -> None:
+    """No look-up of this process asks DNS, for as long as it lives.
+
+    torch's server looks up the name of each client, torch's client that of its server: with a slow
+    resolver, seconds for each connection. glibc is told to look into /etc/hosts alone, whatever
+    /etc/nsswitch.conf says; that can be done at any time, and without being root.
+    """
+    assert ctypes.CDLL(None).__nss_configure_lookup(b"hosts", b"files") == 0
 
 
 class Client:

@@ -15,17 +15,9 @@ from phalanx.net import store_server
 from phalanx.store.parser import REPLY_OCTETS, VALUE_OCTETS
 
 from . import wire
-from .conftest import LIMIT_S, Client, Server, running_server
+from .conftest import LIMIT_S, Client, Server, poll_until, running_server
 
 MIB = 1024 * 1024
-
-
-def poll_until(condition) -> None:
-    """For what can only be seen from outside, in /proc: looks again until a time limit."""
-    deadline_s = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "did not come about"
-        time.sleep(0.005)
 
 
 def test_it_serves_both_address_families_on_one_store():
