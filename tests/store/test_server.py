@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -233,6 +234,54 @@ def test_old_clients_and_strangers_are_closed_and_reported_once_per_address(serv
         "a client of torch 2.1 or older: its protocol differs, torch 2.2 or later is needed"
     )
     assert server.client().is_quiet()
+    assert not server.has_said_more()
+
+
+OLD = "a client of torch 2.1 or older: its protocol differs, torch 2.2 or later is needed"
+
+
+@pytest.mark.parametrize("query", wire.OLD_QUERIES)
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "octet by octet"])
+def test_every_query_an_old_client_may_start_with_is_closed_at_once_with_a_line(server, query, cut):
+    """And takes no effect: its types mean something else in the numbering of today."""
+    client = server.client(b"")
+    octets = wire.OLD_QUERIES[query]
+    pieces = [bytes([octet]) for octet in octets] if cut else [octets]
+    with contextlib.suppress(OSError):  # closed already: five octets are enough
+        for piece in pieces:
+            client.send(piece)
+
+    assert client.read_to_end() == b""
+    assert server.line() == f"store: closed a connection from 127.0.0.1: {OLD}"
+    assert server.client().ask(wire.NUMBER_OF_KEYS, 8) == wire.i64(0)
+    assert not server.has_said_more()
+
+
+def test_old_clients_are_reported_once_per_address(server):
+    """Each opens two connections up to torch 2.0, and a job has many ranks."""
+    hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+    for octets in wire.OLD_QUERIES.values():
+        for host in hosts:
+            with socket.create_connection(server.address, LIMIT_S, (host, 0)) as client:
+                client.sendall(octets)
+                with contextlib.suppress(ConnectionResetError):
+                    assert client.recv(1) == b""
+
+    lines = [server.line() for _ in hosts]
+    assert lines == [f"store: closed a connection from {host}: {OLD}" for host in hosts]
+    assert server.client().is_quiet()
+    assert not server.has_said_more()
+
+
+def test_the_silent_second_connection_of_an_old_client_costs_nothing_but_itself(server):
+    """torch up to 2.0 opens one for WATCH_KEY, and sends nothing on it."""
+    first, second = server.client(b""), server.client(b"")
+    first.send(wire.OLD_CLIENT)
+
+    assert first.read_to_end() == b""
+    assert server.line().endswith(OLD)
+    assert server.client().is_quiet()
+    second.close()
     assert not server.has_said_more()
 
 

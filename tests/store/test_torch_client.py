@@ -727,3 +727,48 @@ def test_multi_get_and_multi_set_may_have_131072_keys(ours):
     store.multi_set(keys, keys)
 
     assert store.multi_get(keys) == [key.encode() for key in keys]
+
+
+# These tests themselves
+
+#: With the only name server here, whom nobody hears: how many questions does "$@" ask it?
+COUNTS_QUESTIONS = """
+import select, socket, subprocess, sys
+resolver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+resolver.bind(("127.0.0.1", 53))
+done = subprocess.run(sys.argv[1:], capture_output=True, text=True)
+questions = 0
+while select.select([resolver], [], [], 0)[0]:
+    resolver.recv(4096)
+    questions += 1
+print(questions, done.returncode, done.stdout[-3000:])
+"""
+OWN_RESOLVER = """
+ip link set lo up && echo nameserver 127.0.0.1 > "$0" || exit 1
+mount --bind "$0" /etc/resolv.conf || exit 1
+exec "$@"
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "asks", [False, True], ids=["these tests", "a process that looks a name up"]
+)
+def test_nobody_here_asks_dns(tmp_path, asks):
+    """So no test here waits for a resolver, in this process or in those it starts."""
+    chosen = ("-k", "test_set_and_get or killed_in_mid_wait", "-p", "no:cacheprovider")
+    command = [sys.executable, "-m", "pytest", __file__, *chosen]
+    if asks:
+        command = [sys.executable, "-c", "import socket; socket.gethostbyname('some.host')"]
+    namespaces = ("unshare", "--net", "--mount", "sh", "-c", OWN_RESOLVER, tmp_path / "resolv.conf")
+    done = subprocess.run(
+        [*namespaces, sys.executable, "-c", COUNTS_QUESTIONS, *command],
+        env={**os.environ, **({"RES_OPTIONS": "timeout:1 attempts:1"} if asks else {})},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    questions, code, *_ = done.stdout.split()
+
+    assert (int(questions) > 0) is asks, done.stdout
+    assert (int(code) == 0) is not asks, done.stdout

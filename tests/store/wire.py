@@ -9,6 +9,23 @@ GREETING = bytes.fromhex("00 CE F7 85 3C")
 #: The first octets that clients of torch 1.13 to 2.1 send: ADD "init/" 1 in the old numbering.
 OLD_CLIENT = bytes.fromhex("03 0500000000000000 696E69742F 0100000000000000")
 
+#: What they send first if they were given no world size, in the old numbering of the wire reference
+#: (section 11). Types 7 and up are those of torch 2.1; before, 7 was WATCH_KEY.
+OLD_QUERIES = {
+    "SET": bytes.fromhex("00 0200000000000000 2F6B 0100000000000000 76"),
+    "COMPARE_SET": bytes.fromhex("01 0200000000000000 2F6B 0000000000000000 0100000000000000 76"),
+    "GET": bytes.fromhex("02 0200000000000000 2F6B"),
+    "ADD": OLD_CLIENT,
+    "CHECK": bytes.fromhex("04 0100000000000000 0200000000000000 2F6B"),
+    "WAIT": bytes.fromhex("05 0100000000000000 0200000000000000 2F6B"),
+    "GETNUMKEYS": bytes.fromhex("06"),
+    "WATCH_KEY, DELETE_KEY": bytes.fromhex("07 0200000000000000 2F6B"),
+    "DELETE_KEY of 2.0": bytes.fromhex("08 0200000000000000 2F6B"),
+    "APPEND": bytes.fromhex("08 0200000000000000 2F6B 0100000000000000 76"),
+    "MULTI_GET": bytes.fromhex("09 0100000000000000 0200000000000000 2F6B"),
+    "MULTI_SET": bytes.fromhex("0A 0100000000000000 0200000000000000 2F6B 0100000000000000 76"),
+}
+
 
 def u64(number: int) -> bytes:
     return struct.pack("<Q", number)
