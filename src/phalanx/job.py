@@ -76,8 +76,6 @@ class JobSpec(Record):
     #: Signals that stop the job, in the user's order and spelling ("SIGTERM", ...).
     signals_to_handle: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
     virtual_local_rank: bool = False
-    #: Rank 0 hosts the store, on a port that is held for it (`--store=worker`).
-    store_in_worker: bool = False
     #: CPUs of each local rank (`--numa-binding`); empty: those that phalanx may use.
     worker_cpus: tuple[tuple[int, ...], ...] = ()
     #: OMP_NUM_THREADS of each local rank (`--omp`); empty: torchrun's rule.
