@@ -19,6 +19,7 @@ import select
 import signal
 
 from phalanx.outcome import ExitStatus
+from phalanx.workers.adopted import Adopted
 from phalanx.workers.messages import (
     GroupGone,
     Kill,
@@ -37,7 +38,6 @@ from phalanx.workers.messages import (
     WorkerExited,
     WorkerStarted,
 )
-from phalanx.workers.orphans import owners_of
 from phalanx.workers.process import (
     StartState,
     adopt_orphans,
@@ -48,12 +48,10 @@ from phalanx.workers.process import (
     kernel_wait_channel,
     kill_children,
     reap,
-    session_of,
     set_title,
     signal_child,
     signal_descendants,
     signal_group,
-    variables_of,
     wake_with_parent,
 )
 from phalanx.workers.spawn import read_outcome, spawn
@@ -66,7 +64,6 @@ from phalanx.workers.stop import (
     KillOrdered,
     KillTree,
     Leave,
-    Orphan,
     ReportGone,
     ReportKilling,
     ReportWaiting,
@@ -110,9 +107,8 @@ class ForkServer:
         self._link = link
         self._start_state = start_state
         self._machine = StopMachine()
-        self._local_ranks: dict[str, int] = {}  #: by RANK, of the round's workers
         self._workers: dict[int, _Worker] = {}  #: by pid
-        self._owners: dict[int, int | None] = {}  #: orphan pid -> local rank, None unknown
+        self._adopted = Adopted()
         self._agent_there = True
         self._poll = select.poll()
         self._store = StoreProcess(store, self._poll)
@@ -222,10 +218,8 @@ class ForkServer:
 
     def _start(self, order: Start) -> None:
         local_ranks = tuple(local_rank for local_rank, *_ in order.workers)
-        self._local_ranks = {
-            added.get("RANK") or "": rank for rank, _argv, added, _cpus in order.workers
-        }
-        self._owners.clear()
+        by_rank = {added.get("RANK") or "": rank for rank, _argv, added, _cpus in order.workers}
+        self._adopted.begin(order.round, by_rank)
         self._store.watch()
         self._handle(
             GroupStarted(order.round, local_ranks, order.whole_group, order.leftover_timeout_s)
@@ -319,7 +313,7 @@ class ForkServer:
             elif dead.si_pid == self._store.pid:
                 self._store_lost(dead)
             else:
-                owner = self._owners.pop(dead.si_pid, None)
+                owner = self._adopted.reaped(dead.si_pid)
                 died.update(() if owner is None else (owner,))
         self._see_children(died)
 
@@ -346,24 +340,9 @@ class ForkServer:
 
         `died`: local ranks of workers, or of owners of orphans, that have just been reaped.
         """
-        spare = self._not_helpers()
-        leaders = {worker.pid: worker.local_rank for worker in self._workers.values()}
-        claims = {
-            pid: self._owners[pid] if pid in self._owners else self._claim(pid, leaders)
-            for pid in children(os.getpid())
-            if pid not in spare
-        }
-        self._owners = owners_of(claims, self._owners, set(leaders.values()), died)
-        seen = tuple(Orphan(pid, owner) for pid, owner in self._owners.items())
-        self._handle(ChildrenSeen(seen))
-
-    def _claim(self, pid: int, leaders: dict[int, int]) -> int | None:
-        """Whose an orphan is by its session, else by the RANK it was started with."""
-        by_session = leaders.get(session_of(pid) or 0)
-        if by_session is not None:
-            return by_session
-        rank, round_ = variables_of(pid, "RANK", "PHALANX_ROUND")
-        return self._local_ranks.get(rank or "") if round_ == str(self._machine.round) else None
+        workers = {worker.pid: worker.local_rank for worker in self._workers.values()}
+        orphans = self._adopted.look(workers, self._not_helpers(), died)
+        self._handle(ChildrenSeen(orphans))
 
     def _group_gone(self, round_: int, *, stuck: bool) -> None:
         left = [pid for pid in children(os.getpid()) if pid != self._store.pid] if stuck else []
