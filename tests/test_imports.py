@@ -32,6 +32,7 @@ HEAVY = frozenset(
 )
 #: Of ours, what only some jobs need.
 ONLY_WHEN_NEEDED = frozenset(
+    "phalanx.agent.job_control phalanx.workers.suspend "
     "phalanx.cli.help phalanx.devices phalanx.differences phalanx.docs_pages "
     "phalanx.net.held_port phalanx.net.store_server phalanx.store".split()
 )

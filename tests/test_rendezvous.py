@@ -54,6 +54,8 @@ from phalanx.rendezvous.member import (
     StartGroup,
     StopGroup,
     StoreLost,
+    SuspendAsked,
+    SuspendNode,
     Tell,
     TreeCleared,
     WorkerEnded,
@@ -508,6 +510,22 @@ def test_member_has_nothing_to_kill_without_a_group() -> None:
     follow(
         (0, SignalArrived(INT, INT), [tell(StopRequested("a", INT))]),
         (0, SignalArrived(INT, INT), [tell(StopRequested("a", INT))]),
+    )
+
+
+def test_member_suspends_its_node_whatever_its_group_does() -> None:
+    """What of that may stand still is decided by the stop machine; nobody is told."""
+    member = follow((0, SuspendAsked(), [SuspendNode()]))
+    member.handle(StartRound("a", assignment(0)), 1)
+    assert list(member.handle(SuspendAsked(), 2)) == [SuspendNode()]
+    member.handle(StopRound("a", 0, StopReason.SIGNAL, TERM), 3)
+    assert list(member.handle(SuspendAsked(), 4)) == [SuspendNode()]
+
+
+def test_member_is_needed_while_it_clears_what_a_lost_fork_server_leaves() -> None:
+    follow(
+        (0, ForkServerLost("it is gone"), [ClearTree()]),
+        (1, SuspendAsked(), []),
     )
 
 

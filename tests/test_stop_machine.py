@@ -19,6 +19,8 @@ from phalanx.workers.stop import (
     STUCK_AFTER_S,
     AgentGone,
     ChildrenSeen,
+    ContinueOrdered,
+    ContinueTree,
     Effect,
     Event,
     GroupStarted,
@@ -35,6 +37,8 @@ from phalanx.workers.stop import (
     SignalWorkers,
     StopMachine,
     StopOrdered,
+    SuspendOrdered,
+    SuspendTree,
     Ticked,
     WorkerGone,
 )
@@ -374,6 +378,92 @@ def test_the_next_round_starts_with_nothing_of_the_last() -> None:
     )
 
 
+# Ctrl-Z
+
+
+def test_a_running_group_is_suspended_and_continued_as_often_as_asked() -> None:
+    machine = play(
+        (0, started(0), []),
+        (1, SuspendOrdered(), [SuspendTree()]),
+        (2, SuspendOrdered(), []),
+        (3, ContinueOrdered(), [ContinueTree()]),
+        (4, ContinueOrdered(), []),
+        (5, SuspendOrdered(), [SuspendTree()]),
+        (6, ContinueOrdered(), [ContinueTree()]),
+    )
+
+    assert machine.deadline is None
+
+
+def test_without_a_group_there_is_nothing_to_suspend() -> None:
+    play(
+        (0, SuspendOrdered(), []),
+        (1, ContinueOrdered(), []),
+        (2, started(0), []),
+        (3, ContinueOrdered(), []),
+    )
+
+
+def test_a_stop_that_has_begun_is_not_suspended() -> None:
+    play(
+        (0, started(0), []),
+        (1, StopOrdered(0, TERM, 4.0), [SignalWorkers((0,), TERM, False)]),
+        (2, SuspendOrdered(), []),
+        (3, ContinueOrdered(), []),
+        (3, Ticked(), [SignalHelpers(TERM)]),
+        (5, Ticked(), [ReportKilling(0, (0,), 0), KillTree(whole_tree=True)]),
+        (6, SuspendOrdered(), []),
+    )
+
+
+def test_a_stop_of_what_is_suspended_continues_it_once_the_signal_is_out() -> None:
+    """So the signal is the first thing that those hear who were stopped."""
+    play(
+        (0, started(0, 1), []),
+        (1, WorkerGone(1), []),
+        (1, seen((70, 1)), []),
+        (2, SuspendOrdered(), [SuspendTree()]),
+        (
+            3,
+            StopOrdered(0, INT, 30.0),
+            [SignalWorkers((0,), INT, False), SignalOrphans((70,), INT), ContinueTree()],
+        ),
+        (4, ContinueOrdered(), []),
+    )
+
+
+def test_helpers_that_are_suspended_when_the_last_worker_dies_are_continued_to_stop() -> None:
+    play(
+        (0, started(0), []),
+        (1, SuspendOrdered(), [SuspendTree()]),
+        (2, WorkerGone(0), []),
+        (2, seen((70, 0)), [SignalOrphans((70,), TERM), ContinueTree()]),
+        (3, seen(), [ReportGone(0, stuck=False)]),
+    )
+
+
+def test_the_next_round_is_not_suspended_because_the_last_was() -> None:
+    for end in (KillOrdered(0), WorkerGone(0)):
+        machine = play((0, started(0), []), (1, SuspendOrdered(), [SuspendTree()]))
+        machine.handle(end, 2)
+        machine.handle(WorkerGone(0), 2)
+        assert ReportGone(0, stuck=False) in machine.handle(seen(), 2)
+        machine.handle(started(0, round=1), 3)
+
+        assert list(machine.handle(ContinueOrdered(), 4)) == []
+        assert list(machine.handle(SuspendOrdered(), 5)) == [SuspendTree()]
+
+
+def test_what_is_suspended_is_killed_as_it_is() -> None:
+    """SIGKILL wakes whom it ends: also when the agent of a suspended job is killed."""
+    for order in (KillOrdered(0), AgentGone()):
+        play(
+            (0, started(0), []),
+            (1, SuspendOrdered(), [SuspendTree()]),
+            (2, order, [KillTree(whole_tree=True)]),
+        )
+
+
 def test_a_group_over_a_group_is_a_mistake() -> None:
     machine = play((0, started(0), []))
 
@@ -407,6 +497,7 @@ class World:
         self.told: set[int] = set()
         self.told_workers = 0
         self.told_helpers = 0
+        self.suspended = False
 
     # What happens
 
@@ -425,6 +516,8 @@ class World:
                 self.orphan_goes,
                 self.stop,
                 self.kill,
+                self.suspend,
+                self.continue_,
                 self.old_order,
                 self.tick,
                 self.agent_dies,
@@ -441,6 +534,7 @@ class World:
         self.end_at = self.killed_at = None
         self.told = set()
         self.told_workers = self.told_helpers = 0
+        self.suspended = False
         self.feed(started(*sorted(self.workers), round=self.round))
 
     def time_passes(self) -> None:
@@ -507,6 +601,17 @@ class World:
                 self.end_at = self.now
             self.feed(KillOrdered(self.round))
 
+    def suspend(self) -> None:
+        if self.agent_there:
+            wanted = self.open and self.end_at is None
+            self.feed(SuspendOrdered())
+            assert self.suspended == wanted, f"suspended: {self.suspended}"
+
+    def continue_(self) -> None:
+        if self.agent_there:
+            self.feed(ContinueOrdered())
+            assert not self.suspended, "continued, and still suspended"
+
     def old_order(self) -> None:
         order = self.choose.choice(
             [StopOrdered(self.round - 1, TERM, 0.0), KillOrdered(self.round - 1)]
@@ -540,6 +645,14 @@ class World:
                 self.told_workers += 1
                 assert self.told_workers == 1, "workers told twice"
                 assert set(local_ranks) == self.workers
+            case SuspendTree():
+                assert not self.suspended, "suspended twice"
+                assert self.machine.phase is Phase.RUNNING
+                self.suspended = True
+            case ContinueTree():
+                assert self.suspended, "continued, and nobody had suspended it"
+                assert self.machine.phase is not Phase.STOPPING or self.told_workers or self.told
+                self.suspended = False
             case SignalOrphans(pids):
                 assert pids
                 assert not self.told & set(pids), "an orphan told twice"
@@ -553,6 +666,7 @@ class World:
                 assert self.told_helpers == 1, "helpers told twice"
             case KillTree(whole_tree):
                 assert self.open
+                self.suspended = False
                 assert whole_tree == (self.killed_at is None)
                 if self.killed_at is None:
                     self.killed_at = self.now
@@ -565,7 +679,7 @@ class World:
             case ReportGone(round_, stuck):
                 assert self.open, "gone twice, or never started"
                 assert round_ == self.round
-                self.open = False
+                self.open = self.suspended = False
                 left = bool(self.workers or self.orphans)
                 assert stuck == left, f"stuck {stuck}, but {self.workers} and {self.orphans}"
                 if stuck:
@@ -581,6 +695,7 @@ class World:
         assert self.agent_there or self.open or self.left, "nobody to serve, and still there"
         assert machine.alive == self.workers or not self.open
         assert (machine.phase is Phase.NONE) == (not self.open)
+        assert not self.suspended or machine.phase is Phase.RUNNING, "time runs out for the stopped"
         if self.end_at is not None and self.open and self.killed_at is None:
             assert machine.deadline is not None, "a stop order, and KILL will never come"
             assert machine.deadline <= self.end_at
@@ -700,6 +815,30 @@ class ReportsTwice(StopMachine):
         return [*super()._gone(stuck=stuck), ReportGone(self.round, stuck)]
 
 
+class SuspendsAStop(StopMachine):
+    def _suspend(self) -> Sequence[Effect]:
+        phase = self.phase
+        try:
+            self.phase = Phase.RUNNING if phase is Phase.STOPPING else phase
+            return super()._suspend()
+        finally:
+            self.phase = phase
+
+
+class StopsTheSuspended(StopMachine):
+    def _stop(self, signum: int, timeout_s: float, now: float) -> Sequence[Effect]:
+        effects = super()._stop(signum, timeout_s, now)
+        return [effect for effect in effects if effect != ContinueTree()]
+
+
+class ContinuesTheNextRound(StopMachine):
+    def _gone(self, *, stuck: bool) -> Sequence[Effect]:
+        suspended = self._suspended
+        effects = super()._gone(stuck=stuck)
+        self._suspended = suspended
+        return effects
+
+
 @pytest.mark.parametrize(
     "mistaken",
     [
@@ -714,6 +853,9 @@ class ReportsTwice(StopMachine):
         StaysWithoutAgent,
         MovesTheEndBack,
         ReportsTwice,
+        SuspendsAStop,
+        StopsTheSuspended,
+        ContinuesTheNextRound,
     ],
 )
 def test_the_checks_find_a_seeded_mistake(mistaken: type[StopMachine]) -> None:

@@ -41,6 +41,8 @@ from phalanx.rendezvous.member import (
     StartGroup,
     StopGroup,
     StoreLost,
+    SuspendAsked,
+    SuspendNode,
     Tell,
     TreeCleared,
     WorkerEnded,
@@ -61,6 +63,7 @@ from phalanx.workers.messages import (
     StopTakesTime,
     StopTimedOut,
     StoreRefused,
+    Suspended,
     WorkerExited,
     WorkerStarted,
 )
@@ -73,6 +76,7 @@ from phalanx.workers.process import (
     kill_children,
     reap,
     unblock_signals,
+    wakeup_pipe,
 )
 
 TYPE_CHECKING = False
@@ -131,6 +135,8 @@ class Agent:
         self._clearing_until: float | None = None
         #: Children that were ours before we started any; not to be touched.
         self._foreign: set[int] = set()
+        #: Ctrl-Z was pressed; carried out at the end of the turn.
+        self._suspend_due = False
         self._round = -1
         self._rank_base = 0
 
@@ -148,22 +154,24 @@ class Agent:
 
     def _settle(self) -> None:
         """Handlers first (PID 1 has no defaults), then be the one who gets the orphans."""
-        wakeup_fd, write_end = os.pipe()
-        os.set_blocking(wakeup_fd, False)
-        os.set_blocking(write_end, False)
-        self._wakeup_fd = wakeup_fd
-        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)  # before there are handlers
+        self._wakeup_fd = wakeup_pipe()  # before there are handlers
         handled = {getattr(signal, name) for name in self._spec.signals_to_handle}
         if signal.SIGHUP in self._start_state.ignored:
             handled.discard(signal.SIGHUP)  # nohup: its wish is kept
-        for signum in handled | {signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD}:
+        taken_in = handled | {signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD}
+        if signal.SIGTSTP not in self._start_state.ignored:
+            taken_in.add(signal.SIGTSTP)
+        for signum in taken_in:
             signal.signal(signum, lambda _signum, _frame: None)
+        if signal.SIGTTOU not in handled:
+            # `stty tostop`: our few lines are written, as the workers' are; none stops the job.
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         self._stop_signals = handled
         unblock_signals()
         adopt_orphans()
         self._foreign = set(children(os.getpid())) - {self._server.pid}
         self._poll = select.poll()
-        self._poll.register(wakeup_fd, select.POLLIN)
+        self._poll.register(self._wakeup_fd, select.POLLIN)
 
     # The loop
 
@@ -176,6 +184,8 @@ class Agent:
             else:
                 self.on_link()
         self.on_time(boottime())
+        if self._suspend_due:
+            self._stand_still()
         if self._clearing_until is None:
             wanted = select.POLLIN | (select.POLLOUT if self._server.link.wants_write else 0)
             self._poll.modify(self._server.link.fileno(), wanted)
@@ -188,6 +198,8 @@ class Agent:
                 ignored = signum in self._start_state.ignored
                 pass_on = int(signal.SIGTERM) if ignored else signum
                 self._tell_member(SignalArrived(signum, pass_on))
+            elif signum == signal.SIGTSTP:
+                self._tell_member(SuspendAsked())
             elif signum == signal.SIGCHLD:
                 self._reap()
             elif signum in (signal.SIGUSR1, signal.SIGUSR2):
@@ -222,6 +234,16 @@ class Agent:
                 self._server.link.send(Ping(self._pings_unanswered))
         self._pump()
 
+    def _stand_still(self) -> None:
+        """After this turn's orders: what waits to be heard is heard when we have been continued."""
+        from phalanx.agent.job_control import stand_still
+
+        self._suspend_due = False
+        if self._outcome is None and self._clearing_until is None:
+            for message in stand_still(self._server.link):
+                self._on_report(message)
+            self._pump()
+
     # Events in
 
     def _on_report(self, message: Message) -> None:
@@ -247,6 +269,8 @@ class Agent:
             case ServiceLost(round, _, code, signum, errno):
                 status = ExitStatus(code, signum, errno=errno)
                 self._tell_member(StoreLost(round, status))
+            case Suspended():
+                pass  # too late, or we would have waited for it
             case Pong():
                 self._pings_unanswered = 0
             case WorkerStarted(_, local_rank, pid):
@@ -287,6 +311,8 @@ class Agent:
                 self._server.link.send(Stop(round, signum, timeout_s))
             case KillGroup(round):
                 self._server.link.send(Kill(round))
+            case SuspendNode():
+                self._suspend_due = True
             case ClearTree():
                 self._clear_tree()
             case Tell(event):

@@ -12,7 +12,9 @@ coordinator's wishes into orders, and it knows what the local worker group is do
      │                  SUCCEEDED                  │
      └──── GroupCleared ────┴──────────────────────┘
 
-A signal to the agent becomes a stop request; the second INT kills the local group at once. What
+A signal to the agent becomes a stop request; the second INT kills the local group at once. Ctrl-Z
+suspends the node, whatever its group does: what of that may stand still is for the stop machine to
+say, which knows best. But while the agent clears what a lost fork server leaves, it is needed. What
 the fork server reports of an older round changes nothing. If the fork server is lost, the agent
 clears what it leaves; only when that is done is the coordinator told that the node has failed, so
 that nobody starts anew beside workers that still live.
@@ -66,6 +68,8 @@ __all__ = [
     "StartGroup",
     "StopGroup",
     "StoreLost",
+    "SuspendAsked",
+    "SuspendNode",
     "Tell",
     "TreeCleared",
     "WorkerEnded",
@@ -131,6 +135,10 @@ class SignalArrived(Record):
     pass_on: int
 
 
+class SuspendAsked(Record):
+    """Somebody pressed Ctrl-Z: the job is to stand still until it is continued."""
+
+
 class ForkServerLost(Record):
     """It died, or does not answer; `reason` is a sentence."""
 
@@ -152,6 +160,7 @@ MemberEvent = (
     | StoreLost
     | GroupCleared
     | SignalArrived
+    | SuspendAsked
     | ForkServerLost
     | TreeCleared
 )
@@ -173,6 +182,10 @@ class KillGroup(Record):
     round: int
 
 
+class SuspendNode(Record):
+    """Stand still, the agent included, until somebody continues the agent; then go on."""
+
+
 class ClearTree(Record):
     """Kill the fork server and all that it leaves; then TreeCleared."""
 
@@ -189,7 +202,7 @@ class Leave(Record):
     outcome: Outcome
 
 
-MemberEffect = StartGroup | StopGroup | KillGroup | ClearTree | Tell | Leave
+MemberEffect = StartGroup | StopGroup | KillGroup | SuspendNode | ClearTree | Tell | Leave
 
 
 class Member:
@@ -228,6 +241,8 @@ class Member:
                 return (Tell(GroupGone(self.node, round_, offer, unfit)),)
             case SignalArrived(signum, pass_on):
                 return self._signal_arrived(signum, pass_on, now)
+            case SuspendAsked():
+                return (SuspendNode(),) if self._lost is None else ()
             case ForkServerLost(reason):
                 if self._lost is not None:
                     return ()

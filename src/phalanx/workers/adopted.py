@@ -32,9 +32,10 @@ class Adopted:
         self._local_ranks = local_ranks
         self._owners.clear()
 
-    def reaped(self, pid: int) -> int | None:
-        """This child is gone. Whose orphan it was; None: nobody's, or it was none."""
-        return self._owners.pop(pid, None)
+    def reaped(self, pid: int) -> tuple[int, ...]:
+        """This child is gone. Whose orphan it was; empty if nobody knows, or it was none."""
+        owner = self._owners.pop(pid, None)
+        return () if owner is None else (owner,)
 
     def look(
         self, workers: Mapping[int, int], spare: Collection[int], died: Collection[int]

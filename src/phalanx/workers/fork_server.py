@@ -21,6 +21,7 @@ import signal
 from phalanx.outcome import ExitStatus
 from phalanx.workers.adopted import Adopted
 from phalanx.workers.messages import (
+    Continue,
     GroupGone,
     Kill,
     Link,
@@ -35,6 +36,8 @@ from phalanx.workers.messages import (
     StopTakesTime,
     StopTimedOut,
     StoreRefused,
+    Suspend,
+    Suspended,
     WorkerExited,
     WorkerStarted,
 )
@@ -53,11 +56,14 @@ from phalanx.workers.process import (
     signal_descendants,
     signal_group,
     wake_with_parent,
+    wakeup_pipe,
 )
 from phalanx.workers.spawn import read_outcome, spawn
 from phalanx.workers.stop import (
     AgentGone,
     ChildrenSeen,
+    ContinueOrdered,
+    ContinueTree,
     Effect,
     Event,
     GroupStarted,
@@ -72,6 +78,8 @@ from phalanx.workers.stop import (
     SignalWorkers,
     StopMachine,
     StopOrdered,
+    SuspendOrdered,
+    SuspendTree,
     Ticked,
     WorkerGone,
 )
@@ -126,11 +134,8 @@ class ForkServer:
         adopt_orphans()
         wake_with_parent(os.getppid())
         set_title("phalanx fork server")
-        self._wakeup_fd, write_end = os.pipe()
-        os.set_blocking(self._wakeup_fd, False)
-        os.set_blocking(write_end, False)
+        self._wakeup_fd = wakeup_pipe()
         signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
-        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         block_signals(but=(signal.SIGCHLD,))
         self._start_state.note_changes()
         self._poll.register(self._wakeup_fd, select.POLLIN)
@@ -184,6 +189,11 @@ class ForkServer:
             case SignalAll(round, signum) if round == self._machine.round:
                 alive = tuple(self._machine.alive)
                 self._signal_workers(alive, signum, whole_group=self._machine.whole_group)
+            case Suspend():
+                self._handle(SuspendOrdered())
+                self._link.send(Suspended())
+            case Continue():
+                self._handle(ContinueOrdered())
             case Ping(number):
                 self._link.send(Pong(number))
             case _:
@@ -205,6 +215,14 @@ class ForkServer:
                 signal_descendants(os.getpid(), signum, self._not_helpers())
             case KillTree(whole_tree):
                 self._kill_tree(whole_tree=whole_tree)
+            case SuspendTree():
+                from phalanx.workers.suspend import suspend_descendants
+
+                suspend_descendants(os.getpid(), self._services())
+            case ContinueTree():
+                from phalanx.workers.suspend import continue_descendants
+
+                continue_descendants(os.getpid(), self._services())
             case ReportWaiting(round, local_ranks, helpers, left_s):
                 self._link.send(StopTakesTime(round, local_ranks, helpers, left_s))
             case ReportKilling(round, local_ranks, helpers):
@@ -286,13 +304,17 @@ class ForkServer:
 
     def _not_helpers(self) -> set[int]:
         """Our direct children that are no orphans: workers, and the store."""
-        return {*self._workers, *([self._store.pid] if self._store.pid else [])}
+        return {*self._workers, *self._services()}
+
+    def _services(self) -> set[int]:
+        """What serves the workers, and is neither stopped nor killed with them."""
+        return {self._store.pid} if self._store.pid else set()
 
     def _kill_tree(self, *, whole_tree: bool) -> None:
         """KILL: the whole tree once, since a huge process takes long to let go of its children;
         then direct children, as often as new ones arrive. Those cannot be missed.
         """
-        spare = {self._store.pid} if self._store.pid else set()
+        spare = self._services()
         if whole_tree:
             for pid in self._workers:
                 signal_group(pid, signal.SIGKILL)
@@ -313,8 +335,7 @@ class ForkServer:
             elif dead.si_pid == self._store.pid:
                 self._store_lost(dead)
             else:
-                owner = self._adopted.reaped(dead.si_pid)
-                died.update(() if owner is None else (owner,))
+                died.update(self._adopted.reaped(dead.si_pid))
         self._see_children(died)
 
     def _worker_exited(self, worker: _Worker, dead: os.waitid_result, now: float) -> None:
@@ -336,13 +357,11 @@ class ForkServer:
         self._handle(WorkerGone(worker.local_rank))
 
     def _see_children(self, died: Collection[int] = ()) -> None:
-        """Look which orphans there are, find out whose they are, and tell the machine.
-
-        `died`: local ranks of workers, or of owners of orphans, that have just been reaped.
+        """Tell the machine which orphans there are. `died`: local ranks of the workers, or of the
+        owners of the orphans, that have just been reaped.
         """
         workers = {worker.pid: worker.local_rank for worker in self._workers.values()}
-        orphans = self._adopted.look(workers, self._not_helpers(), died)
-        self._handle(ChildrenSeen(orphans))
+        self._handle(ChildrenSeen(self._adopted.look(workers, self._not_helpers(), died)))
 
     def _group_gone(self, round_: int, *, stuck: bool) -> None:
         left = [pid for pid in children(os.getpid()) if pid != self._store.pid] if stuck else []

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from _socket import socket
 
 __all__ = [
+    "Continue",
     "GroupGone",
     "Kill",
     "Link",
@@ -33,6 +34,8 @@ __all__ = [
     "StopTakesTime",
     "StopTimedOut",
     "StoreRefused",
+    "Suspend",
+    "Suspended",
     "WorkerExited",
     "WorkerStarted",
 ]
@@ -81,6 +84,14 @@ class SignalAll(Record):
 
     round: int
     signum: int
+
+
+class Suspend(Record):
+    """Have all that runs stand still, unless it is being stopped. Answered by Suspended."""
+
+
+class Continue(Record):
+    """Let what was suspended go on."""
 
 
 class Ping(Record):
@@ -166,6 +177,10 @@ class ServiceLost(Record):
     errno: int | None
 
 
+class Suspended(Record):
+    """All that there was to suspend stands still, or was given up on."""
+
+
 class Pong(Record):
     number: int
 
@@ -176,6 +191,8 @@ Message = (
     | Stop
     | Kill
     | SignalAll
+    | Suspend
+    | Continue
     | Ping
     | Ready
     | StoreRefused
@@ -185,6 +202,7 @@ Message = (
     | StopTimedOut
     | GroupGone
     | ServiceLost
+    | Suspended
     | Pong
 )
 
@@ -194,6 +212,8 @@ _KINDS: tuple[type[Message], ...] = (
     Stop,
     Kill,
     SignalAll,
+    Suspend,
+    Continue,
     Ping,
     Ready,
     StoreRefused,
@@ -203,6 +223,7 @@ _KINDS: tuple[type[Message], ...] = (
     StopTimedOut,
     GroupGone,
     ServiceLost,
+    Suspended,
     Pong,
 )
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}

@@ -25,6 +25,7 @@ __all__ = [
     "block_signals",
     "boottime",
     "children",
+    "descendants",
     "die_with_parent",
     "exit_status",
     "kernel_wait_channel",
@@ -34,11 +35,14 @@ __all__ = [
     "session_of",
     "set_title",
     "signal_child",
+    "signal_descendant",
     "signal_descendants",
     "signal_group",
+    "state_of",
     "unblock_signals",
     "variables_of",
     "wake_with_parent",
+    "wakeup_pipe",
 ]
 
 _PR_SET_PDEATHSIG = 1
@@ -149,6 +153,17 @@ class StartState:
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
 
 
+def wakeup_pipe() -> int:
+    """The read end of a pipe into which the number of each signal that has a handler is written,
+    as one octet. Neither end blocks.
+    """
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    return read_end
+
+
 def block_signals(but: Container[int] = ()) -> None:
     """Hold back every signal `but` some: around a fork whose child must not run the parent's
     handlers, or for the life of a process that nobody is to stop by accident.
@@ -187,11 +202,22 @@ def _children_by_scan(parent: int) -> list[int]:
 
 def _stat(pid: int) -> list[int]:
     """[parent, process group, session] of a process; empty if it is gone."""
+    return [int(field) for field in _stat_fields(pid)[1:4]]
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    """What /proc says of a process after its name, first its state; empty if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
-            return [int(field) for field in stat.read().rpartition(b")")[2].split()[1:4]]
-    except (OSError, ValueError):
+            return stat.read().rpartition(b")")[2].split()
+    except OSError:
         return []
+
+
+def state_of(pid: int) -> str:
+    """The letter that the kernel gives a process's state, as `ps` shows it; X if it is gone."""
+    fields = _stat_fields(pid)
+    return fields[0].decode() if fields else "X"
 
 
 def session_of(pid: int) -> int | None:
@@ -225,12 +251,12 @@ def kill_children(spare: Container[int]) -> None:
 
 def signal_descendants(root: int, signum: int, spare: Container[int]) -> None:
     """Signal all that is below `root`. Spared processes get nothing; what is below them does."""
-    for pid, parent in _descendants(root):
+    for pid, parent in descendants(root):
         if pid not in spare:
-            _signal_through_pidfd(pid, parent, signum)
+            signal_descendant(pid, parent, signum)
 
 
-def _descendants(root: int) -> Iterator[tuple[int, int]]:
+def descendants(root: int) -> Iterator[tuple[int, int]]:
     """(pid, parent) of all below `root`, parents first, as far as one look can tell."""
     waiting = [root]
     while waiting:
@@ -240,7 +266,8 @@ def _descendants(root: int) -> Iterator[tuple[int, int]]:
             waiting.append(pid)
 
 
-def _signal_through_pidfd(pid: int, parent: int, signum: int) -> None:
+def signal_descendant(pid: int, parent: int, signum: int) -> None:
+    """Signal what was found to be a child of `parent`, if it still is: through a pidfd."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

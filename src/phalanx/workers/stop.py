@@ -30,8 +30,13 @@ themselves, with TERM. Until then helpers of a worker that exited are left alone
 A second order while STOPPING only brings the end forward. Orders for another round are ignored:
 they are late. The death of the agent is a KillOrdered after which the fork server leaves.
 
+A RUNNING group can be *suspended*, and continued (Ctrl-Z and `fg`). A stop that has begun goes on:
+what is stopping is not suspended, and what is suspended is continued when its stop begins, once the
+signal for that is out. So no timeout of a stop runs while those that it is for stand still.
+
 Invariants: `ReportGone` comes once per group, and only when no worker and no orphan is left or the
-10 s have passed · an orphan gets the stop signal at most once · no stage is entered twice.
+10 s have passed · an orphan gets the stop signal at most once · no stage is entered twice · what
+is suspended is RUNNING · each `SuspendTree` is followed by one `ContinueTree`, or by the end.
 """
 
 from __future__ import annotations
@@ -47,6 +52,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentGone",
     "ChildrenSeen",
+    "ContinueOrdered",
+    "ContinueTree",
     "Effect",
     "Event",
     "GroupStarted",
@@ -63,6 +70,8 @@ __all__ = [
     "SignalWorkers",
     "StopMachine",
     "StopOrdered",
+    "SuspendOrdered",
+    "SuspendTree",
     "Ticked",
     "WorkerGone",
 ]
@@ -125,6 +134,14 @@ class KillOrdered(Record):
     round: int
 
 
+class SuspendOrdered(Record):
+    """The terminal's Ctrl-Z: what runs is to stand still."""
+
+
+class ContinueOrdered(Record):
+    """And is to go on."""
+
+
 class AgentGone(Record):
     """The agent's end of the socket is closed: it is dead, or done."""
 
@@ -133,7 +150,17 @@ class Ticked(Record):
     """Time has passed; nothing else has happened."""
 
 
-Event = GroupStarted | WorkerGone | ChildrenSeen | StopOrdered | KillOrdered | AgentGone | Ticked
+Event = (
+    GroupStarted
+    | WorkerGone
+    | ChildrenSeen
+    | StopOrdered
+    | KillOrdered
+    | SuspendOrdered
+    | ContinueOrdered
+    | AgentGone
+    | Ticked
+)
 
 # Effects
 
@@ -165,6 +192,14 @@ class KillTree(Record):
     """
 
     whole_tree: bool
+
+
+class SuspendTree(Record):
+    """SIGSTOP to everything below the fork server but its services, until all stand still."""
+
+
+class ContinueTree(Record):
+    """SIGCONT to everything below the fork server but its services."""
 
 
 class ReportWaiting(Record):
@@ -200,6 +235,8 @@ Effect = (
     | SignalOrphans
     | SignalHelpers
     | KillTree
+    | SuspendTree
+    | ContinueTree
     | ReportWaiting
     | ReportKilling
     | ReportGone
@@ -220,6 +257,7 @@ class StopMachine:
         self._told: set[int] = set()
         #: Stop signals go to whole process groups.
         self.whole_group = False
+        self._suspended = False
         self._leftover_timeout_s = 0.0
         self._signum = SIGTERM
         #: Instants; None: not in that stage's wait.
@@ -251,11 +289,27 @@ class StopMachine:
                 return self._stop(signum, timeout_s, now) if self._concerns(round_) else ()
             case KillOrdered(round_):
                 return self._kill(now) if self._concerns(round_) else ()
+            case SuspendOrdered():
+                return self._suspend()
+            case ContinueOrdered():
+                return self._continue()
             case AgentGone():
                 self._agent_gone = True
                 return (Leave(),) if self.phase is Phase.NONE else self._kill(now)
             case Ticked():
                 return self._ticked(now)
+
+    def _suspend(self) -> Sequence[Effect]:
+        if self.phase is not Phase.RUNNING or self._suspended:
+            return ()
+        self._suspended = True
+        return (SuspendTree(),)
+
+    def _continue(self) -> Sequence[Effect]:
+        if not self._suspended:
+            return ()
+        self._suspended = False
+        return (ContinueTree(),)
 
     def _concerns(self, round_: int) -> bool:
         return self.phase is not Phase.NONE and round_ == self.round
@@ -301,7 +355,7 @@ class StopMachine:
         first: list[Effect] = []
         if self.alive:
             first.append(SignalWorkers(tuple(sorted(self.alive)), signum, self.whole_group))
-        return [*first, *self._tell_orphans(), *self._ticked(now)]
+        return [*first, *self._tell_orphans(), *self._continue(), *self._ticked(now)]
 
     def _set_stages(self, timeout_s: float, now: float) -> None:
         self._kill_at = now + timeout_s
@@ -338,12 +392,14 @@ class StopMachine:
         if self.phase is Phase.KILLING:
             return ()
         self.phase = Phase.KILLING
+        self._suspended = False  # KILL needs nobody to be awake
         self._waiting_at = self._helpers_at = self._kill_at = None
         self._stuck_at = now + STUCK_AFTER_S
         return (KillTree(whole_tree=True),)
 
     def _gone(self, *, stuck: bool) -> Sequence[Effect]:
         self.phase = Phase.NONE
+        self._suspended = False
         self._waiting_at = self._helpers_at = self._kill_at = self._stuck_at = None
         report = ReportGone(self.round, stuck)
         return (report, Leave()) if self._agent_gone else (report,)
