@@ -4,7 +4,7 @@
 set -eu
 
 # program:Debian package that has it
-needed="ip:iproute2 unshare:util-linux nsenter:util-linux setpriv:util-linux prlimit:util-linux"
+needed="ip:iproute2 unshare:util-linux nsenter:util-linux setpriv:util-linux prlimit:util-linux tmux:tmux"
 
 missing=""
 for entry in $needed; do

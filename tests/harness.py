@@ -40,7 +40,7 @@ def eventually(look: Callable[[], T], timeout: float = 20.0, what: str = "") -> 
         pause.wait(0.01)
 
 
-def _python_path() -> dict[str, str]:
+def python_path() -> dict[str, str]:
     """PYTHONPATH as it was meant when the tests were started, for runs in other directories."""
     folders = os.environ.get("PYTHONPATH")
     if not folders:
@@ -83,7 +83,7 @@ class Run:
         name, _, value = self.mark.partition("=")
         self.process = subprocess.Popen(
             [*launcher, *map(str, words)],
-            env={**os.environ, **_python_path(), **(env or {}), name: value},
+            env={**os.environ, **python_path(), **(env or {}), name: value},
             cwd=cwd,
             stdin=stdin,
             stdout=subprocess.PIPE,
