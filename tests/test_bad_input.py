@@ -107,7 +107,7 @@ def refused(work: Path, temporary: Path) -> Refusal:
         (["--nproc-per-node", "-1", "fine.py"], "--nproc-per-node is '-1', but must be at least 1",
          "`phalanx --help` describes --nproc-per-node"),
         (["--nproc_per_node=abc", "fine.py"],
-         "--nproc_per_node is 'abc', but must be a whole number, cpu, gpu, xpu or auto", ".*"),
+         "--nproc_per_node is 'abc', but must be a whole number, or cpu, gpu, xpu, auto", ".*"),
         (["--nproc-per-node"], "--nproc-per-node needs a value \\(N\\)",
          "write --nproc-per-node=VALUE"),
         (["--log", "x", "fine.py"], "--log is short for several options",
@@ -137,7 +137,7 @@ def test_several_nodes(refused: Refusal) -> None:
         "fine.py",
         code=ExitCode.UNAVAILABLE,
         error="--nnodes=2: not yet on several nodes",
-        hint="this version runs jobs on one node: leave --nnodes out",
+        hint="this version runs jobs on one node; torchrun runs this one",
     )
 
 
@@ -192,7 +192,21 @@ def test_only_some_local_ranks_have_a_script(refused: Refusal, work: Path) -> No
         "p_${local_rank}.py",
         code=ExitCode.CANNOT_START,
         error="there is no file p_1.py",
-        hint="the current directory is .*",
+        hint="did you mean p_0.py\\?",
+    )
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("trian.py", "train.py"), ("train", "train.py")])
+def test_a_script_whose_name_is_nearly_this(
+    refused: Refusal, work: Path, typed: str, meant: str
+) -> None:
+    (work / "train.py").write_text("")
+
+    refused(
+        typed,
+        code=ExitCode.CANNOT_START,
+        error=f"there is no file {typed}",
+        hint=f"did you mean {re.escape(meant)}\\?",
     )
 
 

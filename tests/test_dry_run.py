@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness import PROGRAMS, dumps, finished
+from harness import PHALANX, PROGRAMS, Run, dumps, eventually, finished
 from phalanx.cli.dry_run import MADE_UP_ID, as_text
 from phalanx.devices.cpulist import format_cpu_list
 
@@ -106,7 +109,10 @@ def test_the_text_is_a_page_for_people(tmp_path: Path) -> None:
     command = f"{sys.executable} -u 'my script.py' --lr 1"
 
     assert (run.process.returncode, run.stderr) == (0, "")
-    assert lines[0] == "This would be started; nothing has been. A ? is made up at the start."
+    assert (
+        lines[0]
+        == "This would be started; nothing has been. A ? stands for what is chosen at the start."
+    )
     assert f"0  0  {cpus}  -  {command}" in lines
     assert f"1  1  {cpus}  -  {command}" in lines
     assert "RANK  0 | 1" in lines
@@ -169,3 +175,67 @@ def test_a_dry_run_of_the_old_form_shows_its_argument() -> None:
     run = finished("--dry-run", "--json", ENV_DUMP, "a", launcher=launcher)
 
     assert json.loads(run.stdout)["workers"][0]["command"][-2:] == ["--local-rank=0", "a"]
+
+
+def holds_back_interrupts(pid: int) -> bool:
+    """The command has begun, whose first act that is; or it is over."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    blocked = re.search(r"^SigBlk:\s*(\w+)", status, re.MULTILINE)
+    return blocked is None or "\nState:\tZ" in status or bool(int(blocked[1], 16) & 2)
+
+
+def test_an_interrupt_ends_a_dry_run_as_any_program() -> None:
+    """By the signal, whenever it comes, and without a traceback."""
+    codes = set()
+    for hundredth in range(12):
+        with Run("--dry-run", "--nproc-per-node=2000", ENV_DUMP) as run:
+            eventually(lambda pid=run.pid: holds_back_interrupts(pid), what="our own code")
+            threading.Event().wait(hundredth / 100)  # any instant will do
+            run.signal(signal.SIGINT)
+            codes.add(run.wait())
+            assert run.stderr == ""
+    assert codes <= {0, -signal.SIGINT}
+    assert -signal.SIGINT in codes
+
+
+def test_arguments_that_are_not_utf_8_and_that_act_on_a_screen_are_shown(tmp_path: Path) -> None:
+    words = ["--dry-run", ENV_DUMP, os.fsdecode(b"\xff"), "a\x1b[31mb", "c\nd"]
+    env = {"CUDA_VISIBLE_DEVICES": "1\n2"}
+    run = finished(*words, env=env)
+
+    assert run.process.returncode == 0, run.stderr
+    assert "\x1b" not in run.stdout
+    assert "\\udcff" in run.stdout
+    assert "a\\x1b[31mb" in run.stdout
+    assert "c\\nd" in run.stdout
+    assert "1\\n2" in run.stdout
+
+
+def test_a_reader_that_is_slow_and_a_pipe_that_does_not_block_get_it_all() -> None:
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    words = [*PHALANX, "--dry-run", "--json", "--nproc-per-node=200", ENV_DUMP]
+    with subprocess.Popen(words, stdout=write_end) as process:
+        os.close(write_end)
+        with open(read_end, "rb") as reader:
+            found = json.load(reader)
+
+    assert process.returncode == 0
+    assert len(found["workers"]) == 200
+
+
+def test_the_folder_of_an_odd_run_id_is_the_real_one(tmp_path: Path) -> None:
+    words = ("--rdzv-backend=c10d", "--rdzv-id=..a/b" + "ü" * 200, ENV_DUMP)
+    env = {"DUMP_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
+    said = dry(*words, env=env)["workers"][0]["environment"]["TORCHELASTIC_ERROR_FILE"]
+    assert finished(*words, env=env).process.returncode == 0
+
+    assert like(said, dumps(tmp_path)[0]["env"]["TORCHELASTIC_ERROR_FILE"])
+
+
+@pytest.mark.root
+def test_without_a_proc_of_our_own_it_is_refused_as_a_start_is() -> None:
+    launcher = ("unshare", "--mount", "--pid", "--fork", *PHALANX)
+
+    assert finished("--dry-run", ENV_DUMP, launcher=launcher).process.returncode == 69
+    assert finished(ENV_DUMP, launcher=launcher).process.returncode == 69

@@ -78,10 +78,12 @@ def test_the_options_page_has_a_row_for_every_option() -> None:
 
 @pytest.mark.parametrize("word", ["-h", "--help"])
 def test_help_is_on_stdout_and_is_a_success(word: str) -> None:
-    run = finished(word, "--no-such-option")
+    run = finished(word, "--no-such-option", env={"COLUMNS": "90"})
 
     assert run.process.returncode == 0
-    assert run.stdout == help_text(100)
+    assert run.stdout == help_text(90)
+    assert finished(word, env={"COLUMNS": "x"}).stdout == help_text(80)
+    assert max(map(len, run.stdout.splitlines())) <= 90
     assert run.stderr == ""
 
 

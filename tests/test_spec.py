@@ -140,12 +140,14 @@ def test_nproc_per_node(text: str, number: int) -> None:
     [
         ("0", "at least 1"),
         ("-1", "at least 1"),
-        ("1.5", "a whole number, cpu, gpu, xpu or auto"),
-        ("abc", "a whole number, cpu, gpu, xpu or auto"),
-        ("CPU", "a whole number, cpu, gpu, xpu or auto"),
-        ("", "a whole number, cpu, gpu, xpu or auto"),
+        ("1.5", "a whole number, or cpu, gpu, xpu, auto"),
+        ("abc", "a whole number, or cpu, gpu, xpu, auto"),
+        ("CPU", "cpu, in this spelling"),
+        ("gpus", "gpu, in this spelling"),
+        ("cuda", "gpu, in this spelling"),
+        ("", "a whole number, or cpu, gpu, xpu, auto"),
         ("1000000000", "at most 65536"),
-        ("9" * 5000, "a whole number, cpu, gpu, xpu or auto"),
+        ("9" * 5000, "a whole number, or cpu, gpu, xpu, auto"),
     ],
 )
 def test_nproc_per_node_refused(text: str, wanted: str) -> None:
@@ -353,10 +355,13 @@ def test_a_shutdown_timeout_beyond_every_timer_is_cut_and_said(
 
 
 def test_signals_to_handle() -> None:
-    plan = plan_of("--signals-to-handle= SIGUSR1 ,SIGTERM,SIGBOGUS,")
+    plan = plan_of("--signals-to-handle= SIGUSR1 ,SIGTERM,BOGUS,")
 
     assert plan.spec.signals_to_handle == ("SIGUSR1", "SIGTERM")
-    assert plan.notes == ("--signals-to-handle: no signal is called SIGBOGUS",)
+    assert plan.notes == ("--signals-to-handle: no signal is called BOGUS",)
+    (note,) = plan_of("--signals-to-handle=SIGINT,SIGTRM").notes
+    assert note == "--signals-to-handle: no signal is called SIGTRM; did you mean SIGTERM?"
+    assert "names of signals" in str(error_of("--signals-to-handle=SIGTRM"))
     assert spec_of("--signals-to-handle=").signals_to_handle == ()
 
 
@@ -460,6 +465,7 @@ def test_what_has_no_effect_is_said() -> None:
 @pytest.mark.parametrize(
     ("variable", "what"),
     [
+        ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "--store=worker"),
         ("TORCHELASTIC_ENABLE_FILE_TIMER", "no timer file is served"),
         ("TORCHELASTIC_HEALTH_CHECK_PORT", "no health check is served"),
         ("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "are not looked for"),
@@ -471,6 +477,21 @@ def test_variables_that_switch_on_what_is_not_here_are_named(variable: str, what
     assert note.startswith(f"{variable} has no effect: ")
     assert what in note
     assert plan_of(**{variable: "0"}).notes == plan_of(**{variable: ""}).notes == ()
+
+
+def test_a_slip_in_the_name_of_a_variable_is_said() -> None:
+    (note,) = plan_of(PET_NPROC_PER_NOD="2", PET_NAME="Rex", PETER="1").notes
+
+    assert note == "PET_NPROC_PER_NOD has no effect; did you mean PET_NPROC_PER_NODE?"
+
+
+def test_what_has_no_effect_beside_another_option_is_said() -> None:
+    assert plan_of("--node-rank=1").notes == (
+        "--node-rank has no effect: without --nnodes this is a job on one node",
+    )
+    assert plan_of("--run-path", "--module").notes == (
+        "--module and --no-python have no effect with --run-path",
+    )
 
 
 # CPUs, devices, threads

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness import PHALANX, PROGRAMS, Run, finished
+from phalanx.errors import ExitCode
 from phalanx.net.held_port import hold
 
 OWN_SERVER = PROGRAMS / "own_server.py"
@@ -242,6 +243,7 @@ def test_nobody_is_given_the_held_port(tmp_path: Path, options: tuple[str, ...])
 
 
 HOLDS_ALL = """
+from phalanx.errors import ExitCode
 from phalanx.net.held_port import hold
 held = [hold(0) for _ in range(8)]
 assert {port for port, _ in held} == set(range(40000, 40008))
@@ -325,3 +327,17 @@ def test_two_jobs_at_once_do_not_meet(tmp_path: Path) -> None:
 def test_two_jobs_do_not_meet_in_twenty_times(tmp_path: Path) -> None:
     for number in range(20):
         two_at_once(tmp_path, number)
+
+
+def test_two_jobs_cannot_name_the_same_port_while_nobody_listens_there(tmp_path: Path) -> None:
+    """Else workers of one would meet rank 0 of the other."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    sleeps = ("--no-python", "sh", "-c", "echo up; sleep 60")
+    for first, second in (("worker", "worker"), ("worker", "agent"), ("agent", "worker")):
+        with Run(f"--store={first}", f"--master-port={port}", *sleeps) as run:
+            run.says("up")
+            other = finished(f"--store={second}", f"--master-port={port}", *sleeps)
+
+            assert other.process.returncode == ExitCode.UNAVAILABLE
+            assert f"port {port} cannot be used" in other.stderr

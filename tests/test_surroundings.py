@@ -223,3 +223,13 @@ def test_from_a_removed_directory_modules_on_pythonpath_are_found(tmp_path: Path
     run = finished("-m", "shows", launcher=launcher, env={"PYTHONPATH": os.pathsep.join(path)})
 
     assert (run.process.returncode, run.stdout) == (0, "found\n")
+
+
+def test_a_script_in_a_named_pipe_is_not_taken_out_of_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "script"
+    os.mkfifo(pipe)
+    with Run(pipe) as run:
+        with open(pipe, "w") as writer:
+            writer.write("print('came through')")
+        assert run.wait() == 0
+        assert run.stdout == "came through\n"

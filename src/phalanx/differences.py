@@ -180,7 +180,7 @@ DIFFERENCES: tuple[Difference, ...] = (
         "Command line",
         "`--nproc-per-node=gpu`",
         torchrun="torch, imported in the agent, is asked",
-        phalanx="NVML (`pip install phalanx[nvidia]`) or the kernel's list of AMD GPUs, with the variables that hide devices; torch, in a child, where these cannot tell",
+        phalanx="NVML (the extra `nvidia`) or the kernel's list of AMD GPUs, with the variables that hide devices; torch, in a child, where these cannot tell",
         why="seconds less, and no driver library in the launcher",
         test="tests/devices/test_end_to_end.py::test_gpus_are_counted_by_nvml",
     ),

@@ -11,7 +11,7 @@ import os
 import select
 from time import monotonic
 
-__all__ = ["finish", "flush", "say"]
+__all__ = ["finish", "flush", "printable", "say"]
 
 #: Lines kept while nobody reads; more are dropped, oldest first.
 _LINES = 100
@@ -27,6 +27,13 @@ def say(text: str) -> None:
     if len(_waiting) > _LINES:
         del _waiting[0]
     flush()
+
+
+def printable(text: str) -> str:
+    """Foreign text for a line of ours: nothing in it ends the line, or acts on a screen."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def flush() -> None:

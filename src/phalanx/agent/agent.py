@@ -372,6 +372,12 @@ def _store_refused(port: int, errno: int) -> StartError:
             LIMITS[errno],
             exit_code=ExitCode.SYSTEM,
         )
+    if not port:
+        return StartError(
+            f"no free port for the workers' store: {os.strerror(errno)}",
+            "all ports of /proc/sys/net/ipv4/ip_local_port_range are taken; name one outside it",
+            exit_code=ExitCode.UNAVAILABLE,
+        )
     return StartError(
         f"port {port} cannot be used: {os.strerror(errno)}",
         "name another one; on one node it can be left out, and a free one is chosen",

@@ -12,7 +12,7 @@ import os
 
 from phalanx.errors import ExitCode, StartError
 
-__all__ = ["LogPaths"]
+__all__ = ["LogPaths", "folder_name"]
 
 
 class LogPaths:
@@ -36,7 +36,7 @@ class LogPaths:
             else:
                 log_dir = os.path.abspath(log_dir)
                 os.makedirs(log_dir, exist_ok=True)
-            return cls(_fresh_dir(log_dir, _folder_name(run_id) + "_"), temporary_dir)
+            return cls(_fresh_dir(log_dir, folder_name(run_id) + "_"), temporary_dir)
         except OSError as error:
             if temporary_dir is not None:
                 _remove(temporary_dir)
@@ -84,7 +84,7 @@ class LogPaths:
         return None
 
 
-def _folder_name(run_id: str) -> str:
+def folder_name(run_id: str) -> str:
     """The run id as one path component that, with eight digits more, no file system refuses."""
     name = os.fsencode(run_id.replace(os.sep, "_").lstrip("."))[:200]
     return name.decode(errors="ignore") or "job"  # a cut character is left out

@@ -9,6 +9,7 @@ functions that make the start order.
 
 from __future__ import annotations
 
+from phalanx.agent.log_paths import folder_name
 from phalanx.agent.start_order import start_order
 from phalanx.cli.options import OPTIONS
 from phalanx.devices.cpulist import format_cpu_list
@@ -17,6 +18,7 @@ from phalanx.rendezvous.coordinator import Coordinator, Limits
 from phalanx.rendezvous.effects import Assignment, StartRound
 from phalanx.rendezvous.events import NodeJoined, StoreOffer
 from phalanx.rendezvous.member import GRACE_AFTER_FAILURE_S, GRACE_ON_SIGNAL_S
+from phalanx.say import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,7 +143,7 @@ def _job(spec: JobSpec, facts: Facts, *, whole_group: bool) -> dict[str, Any]:
 def _error_files(spec: JobSpec, facts: Facts) -> list[str]:
     if facts.log_root is None:
         return [""] * spec.local_world_size
-    folder = f"{facts.log_root}/{spec.run_id.replace('/', '_')}_????????/attempt_0"
+    folder = f"{facts.log_root}/{folder_name(spec.run_id)}_????????/attempt_0"
     return [f"{folder}/{local_rank}/error.json" for local_rank in range(spec.local_world_size)]
 
 
@@ -169,7 +171,7 @@ def _variables(environ: Mapping[str, str]) -> list[Source]:
 def as_text(description: Mapping[str, Any]) -> str:
     """The same, laid out in tables."""
     sections = [
-        "This would be started; nothing has been. A ? is made up at the start.",
+        "This would be started; nothing has been. A ? stands for what is chosen at the start.",
         _table("Job", _job_rows(description["job"])),
         _table("Workers", _worker_rows(description["workers"])),
         _table("Variables, beside those inherited", _variable_rows(description["workers"])),
@@ -248,9 +250,10 @@ def _common(texts: Sequence[str]) -> str:
 def _table(heading: str, rows: Sequence[tuple[str, ...]]) -> str:
     if not rows:
         return ""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    safe = [tuple(printable(cell) for cell in row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
     lines = [heading]
-    for row in rows:
+    for row in safe:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append("  " + "  ".join(cells).rstrip())
     return "\n".join(lines)

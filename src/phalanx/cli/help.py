@@ -6,45 +6,53 @@ from phalanx.cli.options import GROUPS, OPTIONS, Option
 
 __all__ = ["help_text", "options_page"]
 
-_USAGE = """\
-usage: phalanx [options] script [script arguments ...]
-
-Start a program as a group of ranked worker processes, give each the environment that
-torch.distributed needs, and keep the group whole. Takes torchrun's command lines.
-
+_INTRODUCTION = (
+    "Start a program as a group of ranked worker processes, give each the environment that "
+    "torch.distributed needs, and keep the group whole. Takes torchrun's command lines."
+)
+_EXAMPLES = """\
   phalanx --nproc-per-node=4 train.py --lr 0.1      4 workers on this machine
   phalanx --nproc-per-node=4 --max-restarts=3 train.py
   phalanx --nproc-per-node=2 -m package.train       like python -m
 """
-
-_FOOT = """\
-Options may be abbreviated and written with underscores. A default can be set by a variable:
-PET_NPROC_PER_NODE for --nproc-per-node, and so on. What follows the script is the script's.
-Differences from torchrun: docs/differences.md. Exit codes: docs/reference/exit-codes.md.
-"""
+_FOOT = (
+    "Options may be abbreviated and written with underscores. What follows the script is the "
+    "script's. The default of torchrun's options can be set by a variable: PET_NPROC_PER_NODE for "
+    "--nproc-per-node, and so on (not --numa-binding, --logs-specs, and what torchrun does not "
+    "have). Differences from torchrun: docs/differences.md. Exit codes: "
+    "docs/reference/exit-codes.md."
+)
+#: Where descriptions begin.
+_COLUMN = 30
 
 
 def help_text(width: int = 100, *, old_form: bool = False) -> str:
     """The whole help, for a terminal `width` columns wide."""
     from textwrap import fill
 
-    column = 30
-    parts = [_USAGE]
+    width = max(width, 60)
+    command = "python -m phalanx.launch" if old_form else "phalanx"
+    usage = f"usage: {command} [options] script [script arguments ...]\n"
+    parts = [usage, fill(_INTRODUCTION, width) + "\n", _EXAMPLES]
     for group in GROUPS:
         lines = [f"{group}:"]
         for option in OPTIONS:
-            if option.group != group or (option.old_form and not old_form):
-                continue
-            head = "  " + _spelled(option)
-            text = option.help + _default(option)
-            indent = " " * column
-            body = fill(text, max(width, 60), initial_indent=indent, subsequent_indent=indent)
-            if len(head) < column - 1:
-                lines.append(head.ljust(column) + body[column:])
-            else:
-                lines += [head, body]
+            if option.group == group and (old_form or not option.old_form):
+                lines += _described(option, width)
         parts.append("\n".join(lines) + "\n")
-    return "\n".join([*parts, _FOOT])
+    return "\n".join([*parts, fill(_FOOT, width) + "\n"])
+
+
+def _described(option: Option, width: int) -> list[str]:
+    from textwrap import fill
+
+    head = "  " + _spelled(option)
+    indent = " " * _COLUMN
+    text = option.help + _default(option)
+    body = fill(text, width, initial_indent=indent, subsequent_indent=indent)
+    if len(head) < _COLUMN - 1:
+        return [head.ljust(_COLUMN) + body[_COLUMN:]]
+    return [head, body]
 
 
 def options_page() -> str:

@@ -12,7 +12,7 @@ import signal
 import sys
 
 from phalanx.errors import ExitCode, PhalanxError, StartError, UsageError
-from phalanx.say import finish, say
+from phalanx.say import finish, printable, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,29 +86,26 @@ def run(words: Sequence[str], mask: frozenset[int] = frozenset(), *, old_form: b
         if line.flag("version"):
             return _print_version()
         if line.flag("dry-run"):
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # nothing will be there to clear up
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing will be there to clear up
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             return _dry_run(line)
         if line.flag("json"):
             raise UsageError("--json goes with --dry-run", "give both, or neither")
         return _launch(line, mask)
     except PhalanxError as error:
         stopped = error.exit_code == ExitCode.STOPPED
-        say(str(error) if stopped else f"error: {error}")
+        message = printable(str(error))
+        say(message if stopped else f"error: {message}")
         if error.hint:
-            say(f"hint: {error.hint}")
+            say(f"hint: {printable(error.hint)}")
         return error.exit_code
 
 
 def _launch(line: CommandLine, mask: frozenset[int]) -> int:
     from phalanx.agent.server_process import ServerProcess
-    from phalanx.workers.process import StartState, proc_is_ours
+    from phalanx.workers.process import StartState
 
-    if not proc_is_ours():
-        raise StartError(
-            "/proc is missing here, or belongs to another pid namespace",
-            "mount it: unshare --mount-proc ..., or mount -t proc proc /proc",
-            exit_code=ExitCode.UNAVAILABLE,
-        )
+    _check_proc()
     start_state = StartState(mask)
     try:
         server = ServerProcess.start(start_state)
@@ -126,6 +123,17 @@ def _launch(line: CommandLine, mask: frozenset[int]) -> int:
         server.leave()
 
 
+def _check_proc() -> None:
+    from phalanx.workers.process import proc_is_ours
+
+    if not proc_is_ours():
+        raise StartError(
+            "/proc is missing here, or belongs to another pid namespace",
+            "mount it: unshare --mount-proc ..., or mount -t proc proc /proc",
+            exit_code=ExitCode.UNAVAILABLE,
+        )
+
+
 def _launch_through(server: ServerProcess, start_state: StartState, line: CommandLine) -> int:
     from phalanx.agent.agent import Agent
     from phalanx.agent.log_paths import LogPaths
@@ -134,7 +142,7 @@ def _launch_through(server: ServerProcess, start_state: StartState, line: Comman
     plan = _plan(line, _Machine(), _fresh_id)
     paths = LogPaths.create(plan.spec.log_dir, plan.spec.run_id, _temporary_root())
     for note in plan.notes:
-        say(note)
+        say(printable(note))
     try:
         detail = say if _wants_detail() else _say_nothing
         outcome = Agent(plan.spec, server, start_state, paths, say, detail).run()
@@ -168,6 +176,7 @@ def _dry_run(line: CommandLine) -> int:
     """Print what would be started."""
     from phalanx.cli.dry_run import MADE_UP_ID, Facts, Source, as_text, describe
 
+    _check_proc()
     machine = _Machine()
     plan = _plan(line, machine, lambda: MADE_UP_ID)
     log_dir = plan.spec.log_dir
@@ -184,7 +193,7 @@ def _dry_run(line: CommandLine) -> int:
         }.get(log_dir, os.path.abspath(log_dir or "")),
     )
     for note in plan.notes:
-        say(note)
+        say(printable(note))
     description = describe(plan, line, os.environ, facts)
     if not line.flag("json"):
         return _print(as_text(description))
@@ -239,7 +248,8 @@ def _print_help(*, old_form: bool) -> int:
     try:
         width = os.get_terminal_size(1).columns
     except OSError:
-        width = 100
+        columns = os.environ.get("COLUMNS", "")
+        width = int(columns[:4]) if columns.isascii() and columns.isdigit() else 80
     return _print(help_text(min(width, 110), old_form=old_form))
 
 
@@ -251,10 +261,15 @@ def _print_version() -> int:
 
 def _print(text: str) -> int:
     """To stdout. A reader that has seen enough (`| head`) is no error."""
-    rest = text.encode()
+    rest = text.encode(errors="surrogateescape")
     try:
         while rest:
-            rest = rest[os.write(1, rest) :]
+            try:
+                rest = rest[os.write(1, rest) :]
+            except BlockingIOError:  # somebody has made it so
+                import select
+
+                select.select((), (1,), ())
     except BrokenPipeError:
         pass
     except OSError as error:

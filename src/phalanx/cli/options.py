@@ -138,7 +138,8 @@ OPTIONS: tuple[Option, ...] = (
         "store",
         "Nodes and rendezvous",
         "who serves the workers' key-value store at MASTER_ADDR:MASTER_PORT: phalanx (agent), or "
-        "rank 0's program (worker), for which the port is kept free",
+        "rank 0's program (worker), which must bind it with SO_REUSEADDR, as torch does, or a port "
+        "that you name with --master-port",
         metavar="WHO",
         default="agent",
         choices=("agent", "worker"),

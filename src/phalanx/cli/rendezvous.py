@@ -56,9 +56,12 @@ def rendezvous(
         raise StartError(
             f"{named(line.settings['nnodes'], 'nnodes')}={line.text('nnodes')}: "
             "not yet on several nodes",
-            "this version runs jobs on one node: leave --nnodes out",
+            "this version runs jobs on one node; torchrun runs this one",
             exit_code=ExitCode.UNAVAILABLE,
         )
+    if standalone and whole_number(line, "node-rank", at_least=0):
+        source = named(line.settings["node-rank"], "node-rank")
+        notes.append(f"{source} has no effect: without --nnodes this is a job on one node")
     if line.flag("standalone") and port is not None:
         notes.append("--master-port has no effect with --standalone: a free port is chosen")
     if standalone:

@@ -6,6 +6,7 @@ but will not have its effect (yet) gives a note: one line each, printed once, be
 
 from __future__ import annotations
 
+from phalanx.cli.options import OPTIONS
 from phalanx.cli.parse import CommandLine, Setting
 from phalanx.cli.rendezvous import check_conf, rendezvous
 from phalanx.cli.values import bad, named, number, whole_number
@@ -49,6 +50,7 @@ _LONGEST_TIMEOUT_S = 1_000_000
 _MACHINE_TELLS = ("cpu", "gpu", "xpu", "auto")
 #: Variables of torchrun's agent that switch on what is not here, and what that is.
 _NOT_HERE = {
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "--store=worker has rank 0 serve the store",
     "TORCHELASTIC_ENABLE_FILE_TIMER": "no timer file is served, workers that expect one will fail",
     "TORCHELASTIC_HEALTH_CHECK_PORT": "no health check is served",
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "workers stuck in the kernel are not looked for",
@@ -174,12 +176,17 @@ def _local_world_size(line: CommandLine) -> int | None:
     """None if the machine has to tell."""
     if line.text("nproc-per-node") in _MACHINE_TELLS:
         return None
+    word = (line.text("nproc-per-node") or "").lower().removesuffix("s")
+    meant = "gpu" if word == "cuda" else word
+    if meant in _MACHINE_TELLS:
+        setting = line.settings["nproc-per-node"]
+        raise bad(setting, "nproc-per-node", f"{meant}, in this spelling", f"write {meant}")
     return whole_number(
         line,
         "nproc-per-node",
         at_least=1,
         at_most=_MOST_WORKERS,
-        instead="cpu, gpu, xpu or auto",
+        instead="or cpu, gpu, xpu, auto",
     )
 
 
@@ -251,6 +258,9 @@ def _check_accepted(line: CommandLine, environ: Mapping[str, str], notes: list[s
     if line.flag("run-path") and line.text("start-method") != "spawn":
         source = named(line.settings["start-method"], "start-method")
         notes.append(f"{source} has no effect: workers are always started afresh")
+    if line.flag("run-path") and (line.flag("module") or line.flag("no-python")):
+        notes.append("--module and --no-python have no effect with --run-path")
+    _check_variables(environ, notes)
     for variable, what in _NOT_HERE.items():
         if environ.get(variable, "0") not in ("", "0"):
             notes.append(f"{variable} has no effect: {what}")
@@ -263,10 +273,22 @@ def _check_accepted(line: CommandLine, environ: Mapping[str, str], notes: list[s
         )
 
 
+def _check_variables(environ: Mapping[str, str], notes: list[str]) -> None:
+    """A PET_ variable that is nearly one of ours is a slip."""
+    known = [option.variable for option in OPTIONS if option.pet]
+    for name in environ:
+        if name.startswith("PET_") and name not in known:
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, known, n=1, cutoff=0.8)
+            if close:
+                notes.append(f"{name} has no effect; did you mean {close[0]}?")
+
+
 def _omp_threads(line: CommandLine, local_world_size: int) -> tuple[int, ...]:
     if line.text("omp") in (None, "auto"):
         return ()
-    threads = whole_number(line, "omp", at_least=1, at_most=_MOST_THREADS, instead="auto")
+    threads = whole_number(line, "omp", at_least=1, at_most=_MOST_THREADS, instead="or auto")
     return (threads,) * local_world_size
 
 
@@ -282,8 +304,16 @@ def _signals(line: CommandLine, notes: list[str]) -> tuple[str, ...]:
                        "a process has ended", "leave it out")  # fmt: skip
         if name in _SIGNALS:
             known.append(name)
+        elif name and not known and name == setting.text.strip():
+            raise bad(setting, "signals-to-handle", "names of signals with commas between",
+                      "--signals-to-handle=SIGTERM,SIGINT")  # fmt: skip
         elif name:
-            notes.append(f"{named(setting, 'signals-to-handle')}: no signal is called {name}")
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, _SIGNALS, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            source = named(setting, "signals-to-handle")
+            notes.append(f"{source}: no signal is called {name}{hint}")
     return tuple(known)
 
 

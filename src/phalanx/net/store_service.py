@@ -35,6 +35,8 @@ class StoreService:
         self._named = False
         self._loopback = True
         self._in_worker = False
+        #: Says to other jobs of ours that a named port is taken, though nobody may listen there.
+        self._lock: net.socket | None = None
         #: They listen, unless rank 0 is to serve.
         self._sockets: list[net.socket] = []
 
@@ -43,6 +45,8 @@ class StoreService:
 
         `in_worker`: do not listen, rank 0 will.
         """
+        if port:
+            self._lock = _lock(port)
         self._named = port is not None
         self._loopback = loopback
         self._in_worker = in_worker
@@ -86,6 +90,21 @@ class StoreService:
             return hold(port)
         listeners = _listen(port, loopback=self._loopback)
         return listeners[0].getsockname()[1], listeners
+
+
+def _lock(port: int) -> net.socket:
+    """A name that one job of this network namespace can have. Raises OSError (EADDRINUSE).
+
+    A port may be bound by two who both set SO_REUSEADDR, as long as none of them listens; with
+    `--store=worker` that is until rank 0 does, and workers would meet another job's rank 0.
+    """
+    lock = net.socket(net.AF_UNIX, net.SOCK_DGRAM)
+    try:
+        lock.bind(f"\0phalanx store {port}")
+    except OSError:
+        lock.close()
+        raise
+    return lock
 
 
 def _listen(port: int, *, loopback: bool) -> list[net.socket]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from stat import S_ISREG
 
 from phalanx.errors import StartError
 from phalanx.job import CommandKind
@@ -101,8 +102,9 @@ def _check_script(path: str, *, as_main: bool) -> None:
                     "name the script itself, or use -m for a module",
                 )
             return
-        # Not waiting: a script may come through a named pipe that nobody writes to yet.
-        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        # What is no file is for Python alone: to open a named pipe is to take what is in it.
+        if S_ISREG(os.stat(path).st_mode):
+            os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except FileNotFoundError:
         raise StartError(f"there is no file {path}", _missing_hint(path, as_main)) from None
     except PermissionError:
@@ -115,6 +117,11 @@ def _check_script(path: str, *, as_main: bool) -> None:
 def _missing_hint(path: str, as_main: bool) -> str:
     if as_main and os.path.basename(path).rstrip("0123456789.") == "python":
         return "leave it out: the workers are run with Python anyway"
+    if os.path.isfile(f"{path}.py"):
+        return f"did you mean {path}.py?"
+    near = _near(path)
+    if near:
+        return f"did you mean {near}?"
     bare_name = not path.endswith(".py") and os.sep not in path
     if as_main and bare_name and ("." in path or path.isidentifier()):
         return "use -m to run a module, --no-python to run a program"
@@ -122,6 +129,19 @@ def _missing_hint(path: str, as_main: bool) -> str:
         return f"the current directory is {os.getcwd()}"
     except OSError:
         return "the current directory has been removed"
+
+
+def _near(path: str) -> str:
+    """A script in the same folder whose name is nearly this; empty if there is none."""
+    from difflib import get_close_matches
+
+    folder, name = os.path.split(path)
+    try:
+        there = [entry for entry in os.listdir(folder or ".") if entry.endswith(".py")]
+    except OSError:
+        return ""
+    close = get_close_matches(name, there[:1000], n=1, cutoff=0.75)
+    return os.path.join(folder, close[0]) if close else ""
 
 
 def _check_interpreter(name: str) -> None:
@@ -173,7 +193,9 @@ def _is_executable(path: str) -> bool:
 def _named_in_first_line(path: str) -> str:
     """The interpreter that a script names after `#!`; empty if it is none, or cannot be read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not S_ISREG(os.stat(path).st_mode):
+            return ""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""  # a program may be executable and not readable
     try:
