@@ -205,6 +205,83 @@ def test_a_refused_process_is_an_error_with_its_hint(monkeypatch: pytest.MonkeyP
     assert "ulimit -u" in caught.value.hint
 
 
+#: Its helper is two forks and a session away, and says its pid.
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open(sys.argv[1], "w") as file:
+            file.write(f"{os.getpid()}\\n")
+        time.sleep(1000)
+    os._exit(0)
+while not os.path.exists(sys.argv[1]) or not open(sys.argv[1]).read().endswith("\\n"):
+    time.sleep(0.01)
+print("asked", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def ask_with_daemon(tmp_path: Path, sleep_s: str, timeout_s: float) -> Answer:
+    argv = [sys.executable, "-c", DAEMON, str(tmp_path / "pid"), sleep_s]
+    return ask(argv, os.environ, whom="python", timeout_s=timeout_s)
+
+
+def is_gone(pid: int) -> bool:
+    return not os.path.exists(f"/proc/{pid}")
+
+
+def test_what_left_the_session_of_the_asked_is_gone_with_the_answer(tmp_path: Path) -> None:
+    answer = ask_with_daemon(tmp_path, "0", 60)
+
+    assert answer == Answer(ExitStatus(0), "asked\n", "")
+    assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_what_left_the_session_of_the_asked_is_gone_without_an_answer(tmp_path: Path) -> None:
+    with pytest.raises(StartError):
+        ask_with_daemon(tmp_path, "1000", 3.0 * SLACK)
+
+    assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_what_left_the_session_of_the_asked_is_gone_when_the_asker_is_killed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "daemon.py").write_text(DAEMON)
+    with asker(tmp_path, f"exec {sys.executable} {tmp_path}/daemon.py $PIDS 1000") as run:
+        pid = eventually(lambda: [*lines_of(tmp_path / "pids")], what="the daemon's pid")[0]
+        run.signal(signal.SIGKILL)
+
+        wait_dead(int(pid))
+
+
+def test_children_that_were_there_before_and_theirs_are_left_alone() -> None:
+    """Also one that loses its parent just then, as what a shell left that became phalanx."""
+    words = ["sh", "-c", "sleep 1000 & echo $!; read line"]
+    with subprocess.Popen(words, stdin=-1, stdout=-1, text=True) as before:
+        assert before.stdin is not None
+        assert before.stdout is not None
+        below = int(before.stdout.readline())
+        fd = before.stdin.fileno()
+        # The asked has the shell end, by its input, during the question.
+        os.set_inheritable(fd, True)
+        assert python(f"import os; os.write({fd}, b'go\\n')").status == ExitStatus(0)
+        assert before.wait(60) == 0
+        try:
+            assert not is_gone(below)
+        finally:
+            os.kill(below, signal.SIGKILL)
+
+
+def test_a_long_answer_is_known_to_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_KEEP_OCTETS", 1000)
+
+    assert python("print('x' * 1000)").cut
+    assert not python("print('x' * 999)").cut
+    assert not python("import sys; sys.stderr.write('x' * 1001)").cut
+
+
 # Stopped meanwhile
 
 
@@ -247,7 +324,8 @@ def test_a_signal_that_was_held_back_before_counts(tmp_path: Path) -> None:
 
 def test_nohups_wish_is_kept(tmp_path: Path) -> None:
     program = ASKER.replace("held =", "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nheld =")
-    shell = "kill -HUP $PPID; echo on"
+    program = program.replace("try:", "os.environ['ASKER'] = str(os.getpid())\ntry:", 1)
+    shell = "kill -HUP $ASKER; echo on"
     done = subprocess.run(
         [sys.executable, "-c", program, shell], capture_output=True, text=True, timeout=60
     )

@@ -1,8 +1,10 @@
 """Ask something of another program, in a throw-away child, and stay interruptible meanwhile.
 
 Libraries of drivers hang, crash and start threads, and `import torch` takes seconds; none of that
-may happen in the agent. The child is killed with us (PR_SET_PDEATHSIG), has a session of its own
+may happen in the agent. The child has a session of its own
 (Ctrl-C does not reach it, we pass on nothing), /dev/null for stdin, and no blocked signals.
+Between it and us stands a guard (see `guard`), so that nothing that it starts outlives the
+question, nor us.
 
 phalanx holds back stop signals from its first instant, until the agent has its handlers. During a
 question they are let in: handlers that do nothing are set, whose wake-up descriptor is waited for
@@ -16,6 +18,7 @@ import os
 import select
 import signal
 
+from phalanx.devices.guard import GONE_AFTER_KILL_S, guard
 from phalanx.errors import ExitCode, PhalanxError, StartError
 from phalanx.outcome import ExitStatus
 from phalanx.record import Record
@@ -25,7 +28,7 @@ from phalanx.workers.process import (
     boottime,
     die_with_parent,
     exit_status,
-    signal_group,
+    signal_child,
 )
 
 TYPE_CHECKING = False
@@ -37,8 +40,6 @@ __all__ = ["Answer", "ask"]
 
 #: When to say what is being waited for.
 SAY_AFTER_S = 10.0
-#: How long a killed child may take to be gone; after that the kernel does not let go of it.
-GONE_AFTER_KILL_S = 2.0
 #: Of each stream the end is kept; the answer is at the end.
 _KEEP_OCTETS = 1 << 20
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -50,6 +51,8 @@ class Answer(Record):
     status: ExitStatus
     out: str = ""
     err: str = ""
+    #: `out` was so long that its beginning is lost.
+    cut: bool = False
 
 
 def ask(
@@ -174,10 +177,11 @@ class _Child:
         try:
             for _ in range(3):
                 pipes.append(os.pipe())
-            parent = os.getpid()
+            us = os.getpid()
             self._pid = os.fork()
             if self._pid == 0:
-                _become(argv, environ, parent, [write_end for _, write_end in pipes])
+                fds = [write_end for _, write_end in pipes]
+                guard(us, fds, lambda parent: _become(argv, environ, parent, fds))
         except OSError:
             for read_end, _ in pipes:
                 os.close(read_end)
@@ -186,8 +190,10 @@ class _Child:
             for _, write_end in pipes:
                 os.close(write_end)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        #: What it has said so far, by descriptor: stdout, stderr, and why it could not be started.
+        #: What it has said so far, by descriptor: stdout, stderr, and what the guard says.
         self._said = {read_end: b"" for read_end, _ in pipes}
+        self._out = pipes[0][0]
+        self._cut = False
         #: Those of the three that have not come to their end.
         self.streams = {*self._said}
         self._dead: os.waitid_result | None = None
@@ -202,12 +208,14 @@ class _Child:
                 chunk = os.read(fd, 65536)
             except BlockingIOError:
                 continue
-            self._said[fd] = (self._said[fd] + chunk)[-_KEEP_OCTETS:]
+            said = self._said[fd] + chunk
+            self._cut = self._cut or (fd == self._out and len(said) > _KEEP_OCTETS)
+            self._said[fd] = said[-_KEEP_OCTETS:]
             if not chunk:
                 self.streams.discard(fd)
 
     def has_ended(self) -> bool:
-        """It is dead, though not reaped: its pid cannot be another's yet."""
+        """It is dead, and so is its guard, which is not reaped: the pid cannot be another's yet."""
         if self._dead is None and not self._lost:
             try:
                 self._dead = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -222,19 +230,25 @@ class _Child:
             while fd in self.streams and size != len(self._said[fd]):
                 size = len(self._said[fd])
                 self.read({fd})
-        out, err, errno = (said.decode(errors="replace") for said in self._said.values())
+        out, err, report = (said.decode(errors="replace") for said in self._said.values())
+        errno, _, ended = report.partition(";")
         if errno:
             return Answer(ExitStatus(errno=int(errno)))
-        status = ExitStatus(0) if self._dead is None else exit_status(self._dead)
-        return Answer(status, out, err)
+        if ended:
+            code, signum, core = map(int, ended.split())
+            status = ExitStatus(signal=signum, core_dumped=core > 0) if signum else ExitStatus(code)
+        else:  # somebody has killed the guard
+            status = ExitStatus(0) if self._dead is None else exit_status(self._dead)
+        return Answer(status, out, err, self._cut)
 
     def end(self, signals: _Listening) -> None:
-        """Kill it with all that is in its session, and reap it, if the kernel lets go of it."""
-        if not self._lost:
-            signal_group(self._pid, signal.SIGKILL)
-        until = boottime() + GONE_AFTER_KILL_S
-        while not self.has_ended() and boottime() < until:
-            signals.wait(self, until - boottime())
+        """Have the guard kill it with all that is below it, and reap the guard."""
+        for signum, patience_s in ((signal.SIGTERM, GONE_AFTER_KILL_S + 1), (signal.SIGKILL, 1.0)):
+            if not self.has_ended():
+                signal_child(self._pid, signum)
+            until = boottime() + patience_s
+            while not self.has_ended() and boottime() < until:
+                signals.wait(self, until - boottime())
         if self._dead is not None:
             os.waitid(os.P_PID, self._pid, os.WEXITED)
         for fd in self._said:
