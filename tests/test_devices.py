@@ -89,6 +89,49 @@ def test_no_such_device_is_said_with_the_reason(work: Path, torch: str | None, r
     ]
 
 
+@pytest.mark.parametrize("word", ["gpu", "xpu", "auto"])
+@pytest.mark.parametrize("counted", [-3, 10**8, 10**30, 65537])
+def test_a_count_that_cannot_be_true_is_an_error(work: Path, word: str, counted: int) -> None:
+    kind = {"gpu": "cuda", "xpu": "xpu", "auto": "accelerator"}[word]
+    torch = torch_with(kind, 1).replace("lambda: 1)", f"lambda: {counted})")
+    done = run(work, word, torch)
+
+    assert done.process.returncode == ExitCode.UNAVAILABLE
+    error, hint = done.stderr.splitlines()
+    asked = f"--nproc-per-node={word}: torch.{kind}.device_count() of {sys.executable}"
+    assert error == f"phalanx: error: {asked} is {counted}, which is no number of devices"
+    assert hint == "phalanx: hint: give a number of workers instead"
+
+
+def test_a_count_that_is_no_number_is_said(work: Path) -> None:
+    torch = torch_with("cuda", 1).replace("lambda: 1)", "lambda: None)")
+
+    assert "torch could not be asked: it counted 'None'" in run(work, "gpu", torch).stderr
+
+
+def test_what_torch_says_of_its_end_is_harmless(work: Path) -> None:
+    done = run(work, "gpu", r"raise RuntimeError('[31mred')")
+
+    assert "torch could not be asked: RuntimeError: ?[31mred" in done.stderr
+
+
+def test_binding_with_a_torch_that_prints_rubbish_is_an_error(work: Path) -> None:
+    (work / "stand_in").mkdir()
+    (work / "stand_in" / "torch.py").write_text("print('phalanx foo')\n" + torch_with("cuda", 0))
+    env = {"PYTHONPATH": f"{work / 'stand_in'}:{os.environ.get('PYTHONPATH', '')}"}
+    done = finished("--numa-binding=node", "s.py", cwd=work, env=env)
+
+    assert done.process.returncode == ExitCode.UNAVAILABLE
+    assert "torch could not be asked: its answer has 'foo'" in done.stderr
+
+
+def test_a_variable_of_thousands_of_digits_is_no_reason_to_fail(work: Path) -> None:
+    done = run(work, "gpu", torch_with("cuda", 2), CUDA_VISIBLE_DEVICES="9" * 5000)
+    dry = finished("--dry-run", "s.py", cwd=work, env={"CUDA_VISIBLE_DEVICES": "9" * 5000})
+
+    assert (done.process.returncode, dry.process.returncode) == (0, 0)
+
+
 def test_the_workers_interpreter_is_the_one_that_is_asked(work: Path) -> None:
     done = run(work, "gpu", torch_with("cuda", 1), PYTHON_EXEC="/no/such/python")
 

@@ -27,7 +27,13 @@ LAYERS: tuple[frozenset[str], ...] = (
 PURE = (
     *("rendezvous", "wire", "store", "report"),
     *("workers/stop.py", "workers/orphans.py", "workers/environment.py", "agent/start_order.py"),
-    *("devices/cpulist.py", "devices/numa.py", "devices/records.py", "devices/visible.py"),
+    *(
+        "devices/cpulist.py",
+        "devices/foreign.py",
+        "devices/numa.py",
+        "devices/records.py",
+        "devices/visible.py",
+    ),
 )
 WORLD = frozenset(
     "asyncio ctypes fcntl logging multiprocessing random resource secrets select selectors "

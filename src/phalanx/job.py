@@ -11,7 +11,11 @@ from enum import Enum
 
 from phalanx.record import Record
 
-__all__ = ["Command", "CommandKind", "JobSpec", "StopSignalTo", "StoreAddress"]
+__all__ = ["MOST_WORKERS", "Command", "CommandKind", "JobSpec", "StopSignalTo", "StoreAddress"]
+
+#: More workers on one node than any machine runs: a slip of the keyboard, or of whoever counted,
+#: found before it is tried.
+MOST_WORKERS = 65536
 
 
 class CommandKind(Enum):

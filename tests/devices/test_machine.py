@@ -17,7 +17,7 @@ from phalanx.devices import nvidia
 from phalanx.devices.machine import Device, Machine, Reading
 from phalanx.devices.probe import Answer
 from phalanx.devices.python_env import TorchBuild, find_torch
-from phalanx.errors import ExitCode, StartError
+from phalanx.errors import ExitCode, PhalanxError, StartError
 from phalanx.outcome import ExitStatus
 
 from . import trees
@@ -248,6 +248,118 @@ def test_an_answer_that_breaks_off_is_none() -> None:
 
     assert nvidia.parse_nvml(Answer(ExitStatus(0), out + "phalanx\tend\n")).gpus
     assert nvidia.parse_nvml(Answer(ExitStatus(0), out)).gpus is None
+
+
+GPU_LINE = "phalanx\tgpu\t0\tGPU-a\t0\t1\t0\t1\tH100\n"
+END = "phalanx\tend\n"
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        GPU_LINE.replace("\t0\t1\t0\t", "\tzz\t1\t0\t") + END,
+        GPU_LINE.replace("\t0\t1\t0\t", "\t0\t-1\t0\t") + END,
+        GPU_LINE.replace("gpu\t0", "gpu\tx") + END,
+        GPU_LINE.replace("gpu\t0", "gpu\t1") + END,
+        GPU_LINE + GPU_LINE + END,
+        "phalanx\tmig\t7\tMIG-a\t1\t2\n" + GPU_LINE + END,
+        GPU_LINE + "phalanx\tmig\t0\tMIG-a\tNone\tx\n" + END,
+        "phalanx\tgpu\t0\tbad\n" + END,
+        END + GPU_LINE + END,
+        GPU_LINE + END + END,
+    ],
+    ids=["domain", "negative", "index", "order", "twice", "mig", "instance", "bad", "end", "ends"],
+)
+def test_an_answer_of_nvml_that_makes_no_sense_tells_nothing(out: str) -> None:
+    found = nvidia.parse_nvml(Answer(ExitStatus(0), out))
+
+    assert (found.driver, found.gpus) == (True, None)
+    assert found.problem.startswith("NVML's answer has '")
+
+
+def test_an_answer_of_nvml_that_was_cut_tells_nothing() -> None:
+    found = nvidia.parse_nvml(Answer(ExitStatus(0), GPU_LINE + END, cut=True))
+
+    assert found.gpus is None
+    assert found.problem == "NVML's answer was too long to be read from its beginning"
+
+
+def test_a_name_from_the_driver_neither_ends_a_line_nor_is_obeyed(
+    tmp_path: Path, make: Make
+) -> None:
+    gpu = {"uuid": "GPU-1\x85x\u2028", "bus": 1, "name": "\x1b[31mX"}
+    machine = make(trees.nvml(tmp_path, [gpu]))
+
+    assert machine.count_workers("gpu") == 1
+    assert machine.devices()[0].words == "?[31mX, GPU-1?x?, 0000:01:00.0"
+    assert "1 ?[31mX" in [reading.value for reading in machine.readings]
+
+
+class BrokenFinder:
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        if name in ("torch", "pynvml"):
+            raise ImportError("not \x1bhere")
+
+
+def test_a_finder_of_imports_that_fails_leaves_it_to_torch(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = make(TORCH_USED=str(tmp_path / "used"))
+    trees.write(tmp_path / "root", "dev/nvidiactl", "")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, BrokenFinder()])
+
+    assert "torch" in refusal(machine)
+    known = [r.value for r in machine.readings if r.what == "NVIDIA GPUs"]
+    why = "a finder of imports failed (ImportError: not ?here)"
+    assert known == [f"not known: nvidia-ml-py cannot be looked for: {why}"]
+
+
+# For display
+
+
+def test_for_display_a_driver_that_hangs_is_waited_for_shortly(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_module, "_FOR_DISPLAY_S", 0.5)
+    machine = make(trees.nvml(tmp_path, fails="hang"))
+
+    assert machine.devices_for_display() == ()
+    last = machine.readings[-1]
+    said = "not known: NVML (NVIDIA's driver) has not answered for 0 s"
+    assert (last.what, last.value) == ("devices", said)
+
+
+def test_for_display_the_devices_are_the_same(tmp_path: Path, make: Make) -> None:
+    machine = make(trees.nvml(tmp_path, trees.nvidia_gpus([1, 2])))
+
+    assert len(machine.devices_for_display()) == 2
+    assert machine.devices_for_display() == machine.devices()
+
+
+@pytest.mark.parametrize("error", [StartError("no fork", ""), RuntimeError("a bug")])
+def test_for_display_nothing_that_goes_wrong_is_raised(
+    make: Make, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    machine = make()
+    monkeypatch.setattr(machine, "_nvidia", lambda: raises(error))
+
+    assert machine.devices_for_display() == ()
+    assert str(error) in machine.readings[-1].value
+
+
+def test_for_display_a_stop_signal_still_counts(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = make()
+    stopped = PhalanxError("stopped on request", exit_code=ExitCode.STOPPED)
+    monkeypatch.setattr(machine, "_nvidia", lambda: raises(stopped))
+
+    with pytest.raises(PhalanxError, match="stopped on request"):
+        machine.devices_for_display()
+
+
+def raises(error: Exception) -> None:
+    raise error
 
 
 # MIG

@@ -11,7 +11,7 @@ from phalanx.cli.parse import CommandLine, Setting
 from phalanx.cli.rendezvous import check_conf, rendezvous
 from phalanx.cli.values import bad, named, number, whole_number
 from phalanx.errors import UsageError
-from phalanx.job import Command, CommandKind, JobSpec, StopSignalTo
+from phalanx.job import MOST_WORKERS, Command, CommandKind, JobSpec, StopSignalTo
 from phalanx.record import Record, replace
 
 TYPE_CHECKING = False
@@ -41,8 +41,6 @@ _SIGNALS = frozenset(
     "SIGPWR SIGQUIT SIGSEGV SIGSYS SIGTERM SIGTRAP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGUSR1 "
     "SIGUSR2 SIGVTALRM SIGWINCH SIGXCPU SIGXFSZ".split()
 )
-#: More workers on one node than any machine runs: a slip of the keyboard, found before it is tried.
-_MOST_WORKERS = 65536
 _MOST_THREADS = 65536
 #: Eleven days: as good as for ever, and a number that every timer takes.
 _LONGEST_TIMEOUT_S = 1_000_000
@@ -185,7 +183,7 @@ def _local_world_size(line: CommandLine) -> int | None:
         line,
         "nproc-per-node",
         at_least=1,
-        at_most=_MOST_WORKERS,
+        at_most=MOST_WORKERS,
         instead="or cpu, gpu, xpu, auto",
     )
 

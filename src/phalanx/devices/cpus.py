@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 
 from phalanx.devices.files import number_in, text_of
+from phalanx.devices.foreign import number
 from phalanx.record import Record
 
 TYPE_CHECKING = False
@@ -114,19 +115,18 @@ def _upwards(top: str, below: str) -> Iterator[str]:
 def _quota_v2(folder: str) -> Quota | None:
     """`cpu.max` is "max 100000" or "250000 100000"; the topmost group has none."""
     words = (text_of(f"{folder}/cpu.max") or "").split()
-    try:
-        return _valid(int(words[0]), int(words[1]), f"{folder}/cpu.max")
-    except (IndexError, ValueError):
+    if len(words) != 2:
         return None
+    return _valid(number(words[0]), number(words[1]), f"{folder}/cpu.max")
 
 
 def _quota_v1(folder: str) -> Quota | None:
     quota_us = number_in(f"{folder}/cpu.cfs_quota_us")  # -1: no limit
     period_us = number_in(f"{folder}/cpu.cfs_period_us")
-    if quota_us is None or period_us is None:
-        return None
     return _valid(quota_us, period_us, f"{folder}/cpu.cfs_quota_us")
 
 
-def _valid(quota_us: int, period_us: int, source: str) -> Quota | None:
-    return Quota(quota_us, period_us, source) if quota_us > 0 and period_us > 0 else None
+def _valid(quota_us: int | None, period_us: int | None, source: str) -> Quota | None:
+    if quota_us is None or period_us is None or quota_us <= 0 or period_us <= 0:
+        return None
+    return Quota(quota_us, period_us, source)

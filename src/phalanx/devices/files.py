@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from phalanx.devices.foreign import number
+
 __all__ = ["entries", "exists", "number_in", "text_of"]
 
 #: More than any such file has: mountinfo of a machine full of containers is the longest.
@@ -21,17 +23,14 @@ def text_of(path: str) -> str | None:
 
 def number_in(path: str) -> int | None:
     """The whole number that the file holds; None if there is none."""
-    try:
-        return int(text_of(path) or "")
-    except ValueError:
-        return None
+    return number(text_of(path) or "")
 
 
 def entries(folder: str) -> list[str]:
     """Names in a folder, sorted; none if it cannot be listed."""
     try:
         return sorted(os.listdir(folder))
-    except OSError:
+    except (OSError, ValueError):
         return []
 
 

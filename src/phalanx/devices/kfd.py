@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 
 from phalanx.devices.files import entries, exists, text_of
+from phalanx.devices.foreign import number
 from phalanx.devices.records import Gpu
 from phalanx.record import Record
 
@@ -46,7 +47,7 @@ def read_kfd(root: str = "/") -> KfdGpus:
     usable: list[Gpu] = []
     hidden = closed = 0
     missing = ""
-    for name in sorted(filter(str.isdigit, entries(root + FOLDER)), key=int):
+    for name in _nodes(root + FOLDER):
         text = text_of(f"{root}{FOLDER}/{name}/properties")
         if text is None:
             hidden += 1
@@ -63,9 +64,19 @@ def read_kfd(root: str = "/") -> KfdGpus:
     return KfdGpus(tuple(usable), hidden, closed, missing)
 
 
+def _nodes(folder: str) -> list[str]:
+    """Names of the topology's nodes, by number."""
+    numbered = [(number(name), name) for name in entries(folder)]
+    return [name for _, name in sorted(pair for pair in numbered if pair[0] is not None)]
+
+
 def _properties(text: str) -> dict[str, int]:
-    pairs = (line.split() for line in text.splitlines())
-    return {p[0]: int(p[1]) for p in pairs if len(p) == 2 and p[1].lstrip("-").isdigit()}
+    found: dict[str, int] = {}
+    for words in map(str.split, text.splitlines()):
+        value = number(words[1]) if len(words) == 2 else None
+        if value is not None:
+            found[words[0]] = value
+    return found
 
 
 def _lacks(root: str, render_minor: int) -> str:

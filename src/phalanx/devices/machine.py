@@ -17,9 +17,10 @@ from __future__ import annotations
 import sys
 
 from phalanx.devices.cpus import affinity, cpu_quota
+from phalanx.devices.foreign import harmless, quoted, shortened
 from phalanx.devices.records import Device, Gpu, Reading, Visible
 from phalanx.devices.visible import amd_visible, cuda_visible, is_list_of_indices, mig_names
-from phalanx.errors import ExitCode, StartError
+from phalanx.errors import ExitCode, PhalanxError, StartError
 from phalanx.record import Record
 
 TYPE_CHECKING = False
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from phalanx.devices.python_env import TorchBuild
 
 __all__ = ["Device", "Machine", "Reading"]
+
+
+#: A question whose answer is only shown is not worth a longer wait.
+_FOR_DISPLAY_S = 3.0
 
 
 class _Found(Record):
@@ -70,6 +75,7 @@ class Machine:
         self._gpus: tuple[Gpu, ...] = ()
         self._build: TorchBuild | None = None
         self._build_read = False
+        self._nvml_timeout_s: float | None = None
 
     # CPUs
 
@@ -193,6 +199,23 @@ class Machine:
                 return visible.devices if whole else visible.devices[:1]
         return ()
 
+    def devices_for_display(self, *, one_device_each: bool = False) -> tuple[Device, ...]:
+        """The same, to be shown to a person: in three seconds, or not at all.
+
+        Whatever goes wrong leaves a reading that says why. Only a stop signal is raised.
+        """
+        self._nvml_timeout_s = _FOR_DISPLAY_S
+        try:
+            return self.devices(one_device_each=one_device_each)
+        except Exception as error:
+            if isinstance(error, PhalanxError) and error.exit_code == ExitCode.STOPPED:
+                raise
+            problem = str(error) if isinstance(error, PhalanxError) else repr(error)
+            self._read("devices", f"not known: {shortened(problem)}", "NVML, KFD")
+            return ()
+        finally:
+            self._nvml_timeout_s = None
+
     def bind(self, mode: str, local_world_size: int) -> tuple[tuple[int, ...], ...]:
         """CPUs of each local rank, sorted, by `--numa-binding` (see `numa`).
 
@@ -269,7 +292,7 @@ class Machine:
     def _nvidia(self) -> _Found:
         from phalanx.devices.nvidia import read_nvidia
 
-        found = read_nvidia(self._environ, self._root or "/")
+        found = read_nvidia(self._environ, self._root or "/", self._nvml_timeout_s)
         if found.gpus is None:
             self._read("NVIDIA GPUs", f"not known: {found.problem}", found.source)
             return _Found("nvidia", True, Visible(unclear=f"NVIDIA: {found.problem}"))
@@ -278,12 +301,13 @@ class Machine:
         value = self._environ.get("CUDA_VISIBLE_DEVICES")
         visible = cuda_visible(found.gpus, value)
         if found.gpus and value is not None:
-            self._read("CUDA_VISIBLE_DEVICES", repr(value), "environment")
+            self._read("CUDA_VISIBLE_DEVICES", quoted(value), "environment")
             if visible.cut:
-                self._note_cut(f"CUDA_VISIBLE_DEVICES={value}: {visible.cut}", visible)
+                shown = harmless(shortened(value))
+                self._note_cut(f"CUDA_VISIBLE_DEVICES={shown}: {visible.cut}", visible)
         why = found.problem
         if found.gpus:
-            why = _hides_all(f"CUDA_VISIBLE_DEVICES={value!r}", found.gpus, visible)
+            why = _hides_all(f"CUDA_VISIBLE_DEVICES={quoted(value or '')}", found.gpus, visible)
         return _Found("nvidia", found.driver, visible, why)
 
     def _amd(self) -> _Found:
@@ -298,11 +322,11 @@ class Machine:
         names = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
         given = {name: self._environ[name] for name in names if name in self._environ}
         for name, value in given.items():
-            self._read(name, repr(value), "environment")
+            self._read(name, quoted(value), "environment")
         if visible.cut:
             self._note_cut(visible.cut, visible)
         if found.usable:
-            hiding = ", ".join(f"{name}={value!r}" for name, value in given.items())
+            hiding = ", ".join(f"{name}={quoted(value)}" for name, value in given.items())
             why = _hides_all(hiding, found.usable, visible)
         else:
             why = f"AMD GPUs: {_kfd_in_words(found)}"
@@ -333,7 +357,7 @@ class Machine:
         return number, problem
 
     def _read(self, what: str, value: str, source: str) -> None:
-        self.readings.append(Reading(what, value, source))
+        self.readings.append(Reading(harmless(what), harmless(value), harmless(source)))
 
 
 def _hides_all(variables: str, gpus: tuple[Gpu, ...], visible: Visible) -> str:
@@ -343,8 +367,10 @@ def _hides_all(variables: str, gpus: tuple[Gpu, ...], visible: Visible) -> str:
 
 def _listed(gpus: tuple[Gpu, ...]) -> str:
     """ "8 NVIDIA H100", "1 NVIDIA A100 and 1 NVIDIA T4"; empty for none."""
-    names = [gpu.name for gpu in gpus]
-    return " and ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
+    counts: dict[str, int] = {}
+    for gpu in gpus:
+        counts[gpu.name] = counts.get(gpu.name, 0) + 1
+    return " and ".join(f"{count} {name}" for name, count in counts.items())
 
 
 def _kfd_in_words(found: KfdGpus) -> str:

@@ -11,8 +11,9 @@ import os
 import sys
 
 from phalanx.devices.files import exists
+from phalanx.devices.foreign import harmless, number, quoted, shortened
 from phalanx.devices.probe import ask
-from phalanx.devices.python_env import is_installed
+from phalanx.devices.python_env import why_missing
 from phalanx.devices.records import Gpu, MigDevice
 from phalanx.record import Record, replace
 from phalanx.report.words import describe
@@ -45,18 +46,21 @@ class NvidiaGpus(Record):
     source: str = "NVML"
 
 
-def read_nvidia(environ: Mapping[str, str], root: str = "/") -> NvidiaGpus:
-    """Ask NVML. Raises StartError if it does not answer in a minute."""
+def read_nvidia(
+    environ: Mapping[str, str], root: str = "/", timeout_s: float | None = None
+) -> NvidiaGpus:
+    """Ask NVML. Raises StartError if it does not answer in a minute, or in `timeout_s`."""
     sign = next((path for path in _SIGNS if exists(root.rstrip("/") + path)), "")
-    if not is_installed("pynvml"):
-        problem = "nvidia-ml-py is not installed" if sign else "no driver"
+    missing = why_missing("pynvml")
+    if missing:
+        problem = f"nvidia-ml-py {missing}" if sign else "no driver"
         return NvidiaGpus(bool(sign), None if sign else (), problem, sign or "/proc and /dev")
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvml_program.py")
     answer = ask(
         [sys.executable, "-P", program],
         environ,
         whom="NVML (NVIDIA's driver)",
-        timeout_s=NVML_TIMEOUT_S,
+        timeout_s=NVML_TIMEOUT_S if timeout_s is None else timeout_s,
         hint="see whether nvidia-smi answers, and what dmesg says of NVRM; or give numbers",
     )
     found = parse_nvml(answer)
@@ -71,26 +75,53 @@ _NO_DRIVER = ("NVML Shared Library Not Found", "Driver Not Loaded")
 
 
 def parse_nvml(answer: Answer) -> NvidiaGpus:
-    """What `nvml_program` has printed."""
-    gpus: dict[int, Gpu] = {}
-    for words in _facts(answer.out):
+    """What `nvml_program` has printed; anything that it does not print makes all of it doubtful."""
+    if answer.cut:
+        return NvidiaGpus(True, problem="NVML's answer was too long to be read from its beginning")
+    gpus: list[Gpu] = []
+    facts = _facts(answer.out)
+    for place, words in enumerate(facts, start=1):
         match words:
-            case ["gpu", index, uuid, domain, bus, device, mig, name]:
-                pci = f"{int(domain):04x}:{int(bus):02x}:{int(device):02x}.0"
-                gpus[int(index)] = Gpu(int(index), uuid, pci, name, mig == "1")
-            case ["mig", index, uuid, gpu_instance, compute_instance]:
-                gpu = gpus[int(index)]
-                part = MigDevice(uuid, int(gpu_instance), int(compute_instance))
-                gpus[int(index)] = replace(gpu, mig_devices=(*gpu.mig_devices, part))
             case ["lost", index, problem]:
-                return NvidiaGpus(True, problem=f"GPU {index} does not answer ({problem})")
+                return NvidiaGpus(True, problem=_said(f"GPU {index} does not answer ({problem})"))
             case ["error", _, problem]:
-                return NvidiaGpus(True, problem=problem)
-            case ["end"]:
-                return NvidiaGpus(True, tuple(gpus.values()), "" if gpus else _NO_GPU)
+                return NvidiaGpus(True, problem=_said(problem))
+            case ["end"] if place == len(facts):
+                return NvidiaGpus(True, tuple(gpus), "" if gpus else _NO_GPU)
+            case _:
+                if not _take(words, gpus):
+                    return NvidiaGpus(True, problem=f"NVML's answer has {quoted(' '.join(words))}")
     return NvidiaGpus(True, problem=f"the child that asked NVML {describe(answer.status)}")
 
 
+def _take(words: list[str], gpus: list[Gpu]) -> bool:
+    """Add what a line says to the GPUs; False if it makes no sense there."""
+    match words:
+        case ["gpu", index, uuid, *place, mig, name] if len(place) == 3:
+            numbers = [number(word) for word in place]
+            if number(index) != len(gpus) or any(n is None or n < 0 for n in numbers):
+                return False
+            domain, bus, device = (n or 0 for n in numbers)
+            pci = f"{domain:04x}:{bus:02x}:{device:02x}.0"
+            gpus.append(Gpu(len(gpus), harmless(uuid), pci, harmless(name), mig == "1"))
+            return True
+        case ["mig", index, uuid, *instances] if len(instances) == 2:
+            gpu_instance, compute_instance = map(number, instances)
+            if not gpus or number(index) != len(gpus) - 1:
+                return False  # its GPU's line is just before
+            if gpu_instance is None or compute_instance is None:
+                return False
+            part = MigDevice(harmless(uuid), gpu_instance, compute_instance)
+            gpus[-1] = replace(gpus[-1], mig_devices=(*gpus[-1].mig_devices, part))
+            return True
+    return False
+
+
+def _said(text: str) -> str:
+    return harmless(shortened(text))
+
+
 def _facts(text: str) -> list[list[str]]:
-    rows = (line.split("\t") for line in text.splitlines())
+    # Not splitlines(), for which a name's U+2028 would be the end of a line.
+    rows = (line.split("\t") for line in text.split("\n"))
     return [row[1:] for row in rows if row[0] == "phalanx" and len(row) > 1]

@@ -12,13 +12,18 @@ from __future__ import annotations
 import sys
 
 from phalanx.devices.files import entries, text_of
+from phalanx.devices.foreign import harmless, shortened
 from phalanx.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-__all__ = ["TorchBuild", "find_torch", "is_installed"]
+__all__ = ["TorchBuild", "find_torch", "why_missing"]
+
+
+class _CannotTellError(Exception):
+    """Only an import could tell."""
 
 
 class TorchBuild(Record):
@@ -44,14 +49,20 @@ class TorchBuild(Record):
         return f"{self.version}, built for " + " and ".join([*(kinds or ["CPUs only"]), *plugin])
 
 
-def is_installed(name: str) -> bool:
-    """Can our own interpreter import this?"""
-    return _find(name) is not None
+def why_missing(name: str) -> str:
+    """Why our own interpreter cannot import this ("is not installed"); empty: it can."""
+    try:
+        return "" if _find(name) is not None else "is not installed"
+    except _CannotTellError as problem:
+        return f"cannot be looked for: {problem}"
 
 
 def find_torch() -> TorchBuild | None:
     """The torch of our own interpreter; None if that cannot be told without importing it."""
-    spec = _find("torch")
+    try:
+        spec = _find("torch")
+    except _CannotTellError:
+        return None
     if spec is None:
         return TorchBuild()
     folders = list(spec.submodule_search_locations or ())
@@ -67,13 +78,22 @@ def find_torch() -> TorchBuild | None:
 
 
 def _find(name: str) -> ModuleSpec | None:
-    """Where `import` would find it: on our path, or by a finder that some package has put in."""
-    from importlib.machinery import PathFinder
+    """Where `import` would find it: on our path, or by a finder that some package has put in.
 
-    spec = PathFinder.find_spec(name, _path())
-    for finder in sys.meta_path:
-        if spec is None and finder is not PathFinder and hasattr(finder, "find_spec"):
-            spec = finder.find_spec(name, None)
+    Raises _CannotTellError if a finder fails.
+    """
+    from importlib.machinery import ModuleSpec, PathFinder
+
+    try:
+        spec = PathFinder.find_spec(name, _path())
+        for finder in sys.meta_path:
+            if spec is None and finder is not PathFinder and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, None)
+    except Exception as error:  # whatever a package's finder may raise
+        problem = shortened(f"{type(error).__name__}: {error}")
+        raise _CannotTellError(f"a finder of imports failed ({harmless(problem)})") from None
+    if spec is not None and not isinstance(spec, ModuleSpec):
+        raise _CannotTellError("a finder of imports answered something else than a ModuleSpec")
     return spec
 
 

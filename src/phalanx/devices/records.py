@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phalanx.devices.foreign import harmless
 from phalanx.record import Record
 
 __all__ = ["Device", "Gpu", "MigDevice", "Reading", "Visible"]
@@ -53,8 +54,8 @@ class Device(Record):
 
     @property
     def words(self) -> str:
-        """For people: what it is, which one, and where."""
-        return ", ".join(filter(None, (self.name, self.uuid, self.pci)))
+        """For people: what it is, which one, and where; a driver's names may hold anything."""
+        return harmless(", ".join(filter(None, (self.name, self.uuid, self.pci))))
 
 
 class Visible(Record):

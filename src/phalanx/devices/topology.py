@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from phalanx.devices.cpulist import parse_cpu_list
 from phalanx.devices.files import entries, exists, number_in, text_of
+from phalanx.devices.foreign import number
 from phalanx.record import Record
 
 TYPE_CHECKING = False
@@ -52,14 +53,15 @@ class Topology(Record):
 def read_topology(allowed: frozenset[int], root: str = "/") -> Topology:
     """`allowed`: the CPUs that this process may run on. Without NUMA all of them are node 0."""
     root = root.rstrip("/")
-    nodes = [_node(root, number, cpus, allowed) for number, cpus in _cpus_of_nodes(root)]
+    nodes = [_node(root, node, cpus, allowed) for node, cpus in _cpus_of_nodes(root)]
     return Topology(tuple(nodes or [_node(root, 0, allowed, allowed)]))
 
 
 def _cpus_of_nodes(root: str) -> Iterator[tuple[int, frozenset[int]]]:
-    names = (name[4:] for name in entries(root + _NODES) if name.startswith("node"))
-    for number in sorted(int(name) for name in names if name.isdigit()):
-        yield number, _list_in(f"{root}{_NODES}/node{number}/cpulist") or frozenset()
+    names = (name for name in entries(root + _NODES) if name.startswith("node"))
+    numbered = [(number(name[4:]), name) for name in names]
+    for node, name in sorted((node, name) for node, name in numbered if node is not None):
+        yield node, _list_in(f"{root}{_NODES}/{name}/cpulist") or frozenset()
 
 
 def _list_in(path: str) -> frozenset[int] | None:

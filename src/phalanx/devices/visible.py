@@ -26,6 +26,7 @@ Written from these documents and sources; it was never compared with a machine t
 
 from __future__ import annotations
 
+from phalanx.devices.foreign import number, quoted
 from phalanx.devices.records import Device, Gpu, Visible
 
 TYPE_CHECKING = False
@@ -52,7 +53,7 @@ def cuda_visible(gpus: Sequence[Gpu], value: str | None) -> Visible:
         places = [place if place < len(gpus) else -1 for place in places]
     if -1 in places:
         end = places.index(-1)
-        cut = f"{names[end]!r} is none of this node's GPUs"
+        cut = f"{quoted(names[end])} is none of this node's GPUs"
         del places[end:]
     if len({*places}) < len(places) or cut == _TWICE:
         return Visible(cut=_TWICE)
@@ -78,14 +79,14 @@ def _devices(gpus: Sequence[Gpu], vendor: str) -> tuple[Device, ...]:
 
 def _names(value: str, start: str) -> tuple[list[str], str]:
     """The entries up to the first of another kind; and what cut the list short."""
-    names: list[str] = []
+    names: dict[str, None] = {}
     for entry in value.split(","):
         if entry in names:
             return [], _TWICE
         if not entry.startswith(start):
-            return names, f"{entry!r} does not begin with {start}"
-        names.append(entry)
-    return names, ""
+            return [*names], f"{quoted(entry)} does not begin with {start}"
+        names[entry] = None
+    return [*names], ""
 
 
 def _by_uuid(name: str, gpus: Sequence[Gpu]) -> int:
@@ -96,17 +97,17 @@ def _by_uuid(name: str, gpus: Sequence[Gpu]) -> int:
 
 def _indices(value: str) -> tuple[list[str], list[int], str]:
     """The entries up to the first that is no index, the indices, and what cut the list short."""
-    names: list[str] = []
-    indices: list[int] = []
+    names: dict[int, str] = {}
+    cut = ""
     for entry in value.split(","):
         index = _strtoul(entry.strip())
-        if index in indices:
+        if index in names:
             return [], [], _TWICE
         if index < 0:
-            return names, indices, f"{entry!r} is no index of a GPU" if value else ""
-        names.append(entry)
-        indices.append(index)
-    return names, indices, ""
+            cut = f"{quoted(entry)} is no index of a GPU" if value else ""
+            break
+        names[index] = entry
+    return [*names.values()], [*names], cut
 
 
 def _strtoul(text: str) -> int:
@@ -114,7 +115,8 @@ def _strtoul(text: str) -> int:
     sign = text[:1] if text[:1] in ("+", "-") else ""
     rest = text[len(sign) :]
     digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-    return int(sign + digits) if digits else -1
+    value = number(sign + digits)
+    return -1 if value is None else value
 
 
 def is_list_of_indices(value: str | None) -> bool:
@@ -138,7 +140,7 @@ def _mig_visible(gpus: Sequence[Gpu], value: str) -> Visible:
     for name in names:
         gpu = next((gpu for gpu in gpus if _has_part(gpu, name)), None)
         if gpu is None:
-            cut = cut or f"{name!r} is no MIG device of this node"
+            cut = cut or f"{quoted(name)} is no MIG device of this node"
             break
         devices.append(Device(len(devices), name, gpu.pci, gpu.name, "nvidia", mig=True))
     return Visible(tuple(devices), cut=cut)
@@ -175,7 +177,7 @@ def _rocr(gpus: Sequence[Gpu], value: str | None) -> tuple[list[Gpu], str]:
         word = entry.strip()
         place = _by_amd_uuid(word, gpus) if word[:1] in ("g", "G") else _c_integer(word)
         if not 0 <= place < len(gpus) or gpus[place] in seen:
-            return seen, f"{entry!r} is no further one of the {len(gpus)} GPUs"
+            return seen, f"{quoted(entry)} is no further one of the {len(gpus)} GPUs"
         seen.append(gpus[place])
     return seen, ""
 
@@ -192,7 +194,7 @@ def _c_integer(word: str) -> int:
     digits = word[len(sign) :]
     base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[:1] == "0" else 10
     try:
-        return int(sign + digits, base) if digits.isalnum() else -1
+        return int(sign + digits, base) if digits.isascii() and digits.isalnum() else -1
     except ValueError:
         return -1
 
@@ -201,17 +203,15 @@ def _hip(gpus: Sequence[Gpu], value: str | None) -> tuple[list[Gpu], str]:
     if value is None:
         return list(gpus), ""
     seen: list[Gpu] = []
+    numbered = {str(place): gpu for place, gpu in enumerate(gpus)}
     for entry in value.split(",") if value else ():
-        gpu = _by_hip_entry(entry, gpus)
+        gpu = numbered.get(entry) or _by_hip_uuid(entry, gpus)
         if gpu is None:
-            return seen, f"{entry!r} is none of the {len(gpus)} GPUs that are left"
+            return seen, f"{quoted(entry)} is none of the {len(gpus)} GPUs that are left"
         if gpu not in seen:
             seen.append(gpu)
     return seen, ""
 
 
-def _by_hip_entry(entry: str, gpus: Sequence[Gpu]) -> Gpu | None:
-    if "GPU-" in entry:
-        return next((gpu for gpu in gpus if entry in gpu.uuid), None)
-    numbered = {str(place): gpu for place, gpu in enumerate(gpus)}
-    return numbered.get(entry)
+def _by_hip_uuid(entry: str, gpus: Sequence[Gpu]) -> Gpu | None:
+    return next((gpu for gpu in gpus if "GPU-" in entry and entry in gpu.uuid), None)
