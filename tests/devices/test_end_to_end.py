@@ -257,3 +257,14 @@ def test_workers_run_on_the_cpus_near_their_gpu(tmp_path: Path) -> None:
 
     assert done.process.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"0 {ours[-1]}", f"1 {ours[0]}"]
+
+
+def test_a_driver_that_hangs_does_not_keep_a_dry_run(tmp_path: Path) -> None:
+    """It shows what it can: a start with a number would not ask at all."""
+    (tmp_path / "pynvml.py").write_text("import time; time.sleep(100)\n")
+    (tmp_path / "s.py").write_text("")
+    env = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+
+    run = finished("--dry-run", "--nproc-per-node=1", "s.py", cwd=tmp_path, env=env, timeout=30)
+
+    assert run.process.returncode == 0

@@ -181,7 +181,7 @@ def _dry_run(line: CommandLine) -> int:
     plan = _plan(line, machine, lambda: MADE_UP_ID)
     log_dir = plan.spec.log_dir
     here = machine.look()
-    devices = here.devices(one_device_each=plan.spec.virtual_local_rank)
+    devices = here.devices_for_display(one_device_each=plan.spec.virtual_local_rank)
     facts = Facts(
         host=os.uname().nodename,
         cpus=tuple(sorted(os.sched_getaffinity(0))),
