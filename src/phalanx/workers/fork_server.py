@@ -118,6 +118,8 @@ class ForkServer:
         self._workers: dict[int, _Worker] = {}  #: by pid
         self._adopted = Adopted()
         self._agent_there = True
+        #: What somebody else had stopped when we last suspended the rest.
+        self._stopped_before: set[int] = set()
         self._poll = select.poll()
         self._store = StoreProcess(store, self._poll)
         self._wakeup_fd = -1
@@ -218,11 +220,11 @@ class ForkServer:
             case SuspendTree():
                 from phalanx.workers.suspend import suspend_descendants
 
-                suspend_descendants(os.getpid(), self._services())
+                self._stopped_before = suspend_descendants(os.getpid(), self._services())
             case ContinueTree():
                 from phalanx.workers.suspend import continue_descendants
 
-                continue_descendants(os.getpid(), self._services())
+                continue_descendants(os.getpid(), self._services(), self._stopped_before)
             case ReportWaiting(round, local_ranks, helpers, left_s):
                 self._link.send(StopTakesTime(round, local_ranks, helpers, left_s))
             case ReportKilling(round, local_ranks, helpers):

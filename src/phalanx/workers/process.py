@@ -38,7 +38,7 @@ __all__ = [
     "signal_descendant",
     "signal_descendants",
     "signal_group",
-    "state_of",
+    "states_of",
     "unblock_signals",
     "variables_of",
     "wake_with_parent",
@@ -202,22 +202,30 @@ def _children_by_scan(parent: int) -> list[int]:
 
 def _stat(pid: int) -> list[int]:
     """[parent, process group, session] of a process; empty if it is gone."""
-    return [int(field) for field in _stat_fields(pid)[1:4]]
+    return [int(field) for field in _stat_fields(f"/proc/{pid}")[1:4]]
 
 
-def _stat_fields(pid: int) -> list[bytes]:
-    """What /proc says of a process after its name, first its state; empty if it is gone."""
+def _stat_fields(folder: str) -> list[bytes]:
+    """What /proc says of a process or thread after its name, first its state; empty if it is
+    gone.
+    """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
+        with open(f"{folder}/stat", "rb") as stat:
             return stat.read().rpartition(b")")[2].split()
     except OSError:
         return []
 
 
-def state_of(pid: int) -> str:
-    """The letter that the kernel gives a process's state, as `ps` shows it; X if it is gone."""
-    fields = _stat_fields(pid)
-    return fields[0].decode() if fields else "X"
+def states_of(pid: int) -> list[str]:
+    """The letters that the kernel gives the states of a process's threads, as `ps -L` shows them;
+    empty if it is gone.
+    """
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    stats = (_stat_fields(f"/proc/{pid}/task/{task}") for task in tasks)
+    return [fields[0].decode() for fields in stats if fields]
 
 
 def session_of(pid: int) -> int | None:
