@@ -53,9 +53,11 @@ def _hold_back_stop_signals() -> frozenset[int]:
     """A signal of the first instants waits until the agent has handlers; returns the mask before.
 
     PID 1 would lose it, having no default actions; others would die of it with an exit code that
-    says nothing, or lose it in an import (Python drops a KeyboardInterrupt in a callback).
+    says nothing, or lose it in an import (Python drops a KeyboardInterrupt in a callback). SIGTTOU
+    is held back so that our lines are written from the background, whatever `stty tostop` says.
     """
-    held = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    stopping = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    held = (*stopping, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTTOU)
     return frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, held))
 
 
