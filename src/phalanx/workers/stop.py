@@ -32,7 +32,9 @@ they are late. The death of the agent is a KillOrdered after which the fork serv
 
 A RUNNING group can be *suspended*, and continued (Ctrl-Z and `fg`). A stop that has begun goes on:
 what is stopping is not suspended, and what is suspended is continued when its stop begins, once the
-signal for that is out. So no timeout of a stop runs while those that it is for stand still.
+signal for that is out. So no timeout of a stop runs while those that it is for stand still by
+order of ours. It does run if all is stopped from outside, the fork server included, as when this
+job runs within another one that is suspended.
 
 Invariants: `ReportGone` comes once per group, and only when no worker and no orphan is left or the
 10 s have passed · an orphan gets the stop signal at most once · no stage is entered twice · what
