@@ -10,13 +10,15 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from harness import PHALANX, PROGRAMS, SLACK, Run, eventually, finished, lines_of
+from harness import PHALANX, PROGRAMS, SLACK, Run, eventually, finished, lines_of, python_path
 from terminal import CTRL_BACKSLASH, CTRL_C, CTRL_Z, Terminal, phalanx, state_of
 
 TICKS = PROGRAMS / "ticks.py"
@@ -318,6 +320,223 @@ def test_a_fork_server_that_does_not_answer_does_not_keep_the_shell_waiting(tmp_
         assert terminal.ask("$?") == "0"
 
 
+# Ctrl-Z, and something else before the job stands still
+
+
+@contextmanager
+def slow_to_suspend(terminal: Terminal) -> Iterator[None]:
+    """Ctrl-Z takes as long as this lasts, but 2 s at most: the fork server does not answer."""
+    server = terminal.fork_server
+    os.kill(server, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server, signal.SIGCONT)
+
+
+def test_a_job_that_is_continued_before_it_stands_still_goes_on(tmp_path: Path) -> None:
+    with Terminal(tmp_path) as terminal:
+        terminal.line(ticks(tmp_path))
+        ready(tmp_path)
+        with slow_to_suspend(terminal):
+            os.kill(terminal.agent, signal.SIGTSTP)
+            wait_for(0.2)
+            os.kill(terminal.agent, signal.SIGCONT)
+            wait_for(0.1)
+        wait_for(PAUSE_S)
+        wait_for_ticks(tmp_path)
+        press_ctrl_z(terminal)
+        assert_stands_still(tmp_path)
+        terminal.line("fg")
+        go_on(tmp_path)
+
+        assert terminal.ask("$?") == "0"
+        assert terminal.screen.count("Stopped") == 1
+
+
+def test_sigcont_right_after_sigtstp_has_the_job_go_on(tmp_path: Path) -> None:
+    """Whether it has stopped in between or not, so that the shell may have seen it stopped."""
+    with Terminal(tmp_path) as terminal:
+        terminal.line(ticks(tmp_path))
+        ready(tmp_path)
+        agent = terminal.agent
+        for number in range(40):
+            os.kill(agent, signal.SIGTSTP)
+            wait_for(number % 20 * 0.0002)
+            os.kill(agent, signal.SIGCONT)
+            wait_for(0.03)  # time to stop all the same
+            eventually(lambda: state_of(agent) != "T", 5, "the agent goes on")
+        wait_for_ticks(tmp_path)
+        go_on(tmp_path)
+
+        terminal.nothing_left(terminal.shell.pid)
+
+
+@pytest.mark.parametrize("continued", [True, False], ids=["kill %1", "kill"])
+def test_a_stop_signal_is_not_kept_waiting_by_a_ctrl_z_before_it(
+    tmp_path: Path, continued: bool
+) -> None:
+    """The shell's `kill %1` continues the job as well, if it knows that it is stopped."""
+    with Terminal(tmp_path) as terminal:
+        terminal.line(ticks(tmp_path))
+        ready(tmp_path)
+        agent = terminal.agent
+        with slow_to_suspend(terminal):
+            os.kill(agent, signal.SIGTSTP)
+            wait_for(0.2)
+            os.kill(agent, signal.SIGTERM)
+            if continued:
+                os.kill(agent, signal.SIGCONT)
+            wait_for(0.1)
+
+        assert terminal.ask("$?") == STOPPED
+        assert list(lines_of(tmp_path / "signals_0")) == ["0 SIGTERM"]
+        assert (tmp_path / "saved_1").exists()
+        terminal.nothing_left(terminal.shell.pid)
+
+
+def test_ctrl_z_pressed_again_before_the_job_stands_still_is_one_ctrl_z(tmp_path: Path) -> None:
+    with Terminal(tmp_path) as terminal:
+        terminal.line(ticks(tmp_path))
+        ready(tmp_path)
+        with slow_to_suspend(terminal):
+            for _ in range(3):
+                terminal.press(CTRL_Z)
+                wait_for(0.15)
+        terminal.expect("Stopped")
+        terminal.line("fg")
+        wait_for(PAUSE_S)
+        wait_for_ticks(tmp_path)
+        go_on(tmp_path)
+
+        assert terminal.ask("$?") == "0"
+        assert terminal.screen.count("Stopped") == 1
+
+
+# What is below us, and looks stopped or dead
+
+
+def test_what_was_stopped_before_ctrl_z_stays_stopped_after_fg(tmp_path: Path) -> None:
+    with Terminal(tmp_path) as terminal:
+        terminal.line(ticks(tmp_path))
+        worker = ready(tmp_path)[0]
+        children = Path(f"/proc/{worker}/task/{worker}/children").read_text().split()
+        child = int(children[0])  # of the kind `child`
+        for _ in range(2):
+            os.kill(child, signal.SIGSTOP)
+            eventually(lambda: state_of(child) == "T", what="a stopped helper")
+            for _ in range(2):
+                press_ctrl_z(terminal)
+                terminal.line("fg")
+                eventually(lambda: state_of(worker) != "T", what="the worker goes on")
+                wait_for(0.1)
+                assert state_of(child) == "T"
+            os.kill(child, signal.SIGCONT)
+            wait_for_ticks(tmp_path)
+            press_ctrl_z(terminal)
+            terminal.line("fg")
+            wait_for_ticks(tmp_path)
+        go_on(tmp_path)
+
+        assert terminal.ask("$?") == "0"
+
+
+#: Its main thread exits, by the system call `exit`, and another one writes on.
+WITHOUT_MAIN_THREAD = """
+import ctypes, os, platform, sys, threading, time
+def run():
+    while not os.path.exists("go"):
+        with open("ticks_0_thread", "a") as file:
+            file.write(f"{time.monotonic()}\\n")
+        time.sleep(0.005)
+    os._exit(0)
+threading.Thread(target=run).start()
+ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)
+"""
+
+
+def test_a_process_whose_main_thread_has_exited_stands_still(tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text(WITHOUT_MAIN_THREAD)
+    with Terminal(tmp_path) as terminal:
+        terminal.line(phalanx("s.py"))
+        eventually((tmp_path / "ticks_0_thread").exists, what="the worker")
+        children = Path(f"/proc/{terminal.fork_server}/task/{terminal.fork_server}/children")
+        eventually(lambda: "Z" in map(state_of, map(int, children.read_text().split())))
+        for _ in range(2):
+            press_ctrl_z(terminal)
+            assert_stands_still(tmp_path)
+            terminal.line("fg")
+            wait_for_ticks(tmp_path)
+        (tmp_path / "go").touch()
+
+        assert terminal.ask("$?") == "0"
+
+
+TRACED = """
+import ctypes, os, time
+ctypes.CDLL(None).prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0)  # any process may trace us
+while not os.path.exists("go"):
+    with open("ticks_0_worker", "a") as file:
+        file.write(f"{time.monotonic()}\\n")
+    time.sleep(0.005)
+"""
+#: As `strace -p PID` does it, but that the first system call is held until there is `release`.
+TRACES = """
+import ctypes, os, pathlib, sys, time
+SYSCALL, SEIZE, INTERRUPT, LISTEN, EVENT_STOP = 24, 0x4206, 0x4207, 0x4208, 128
+libc, pid = ctypes.CDLL(None, use_errno=True), int(sys.argv[1])
+def ptrace(what, data=0):
+    if libc.ptrace(what, pid, None, ctypes.c_void_p(data)):
+        sys.exit(os.strerror(ctypes.get_errno()))
+ptrace(SEIZE, 1)  # TRACESYSGOOD
+ptrace(INTERRUPT)
+while True:
+    _, status = os.waitpid(pid, 0x40000000)
+    if not os.WIFSTOPPED(status):
+        sys.exit()
+    signum = os.WSTOPSIG(status)
+    if signum & 0x80:
+        pathlib.Path("held").touch()
+        while not os.path.exists("release"):
+            time.sleep(0.01)
+        ptrace(SYSCALL)
+    elif status >> 16 == EVENT_STOP:
+        ptrace(SYSCALL if signum == 5 else LISTEN)
+    else:
+        ptrace(SYSCALL, signum)
+"""
+
+
+def test_a_process_that_is_traced_from_outside_stands_still(tmp_path: Path) -> None:
+    """It may have been stopped by its tracer only, which lets it go on in the next instant."""
+    (tmp_path / "s.py").write_text(TRACED)
+    with Terminal(tmp_path) as terminal:
+        terminal.line(phalanx("s.py"))
+        eventually((tmp_path / "ticks_0_worker").exists, what="the worker")
+        server = terminal.fork_server
+        worker = Path(f"/proc/{server}/task/{server}/children").read_text().split()[-1]
+        tracer = subprocess.Popen([sys.executable, "-c", TRACES, worker], cwd=tmp_path)
+        try:
+            eventually((tmp_path / "held").exists, what="the tracer")
+            press_ctrl_z(terminal)
+            (tmp_path / "release").touch()
+            wait_for(0.1)  # for what it was in the middle of
+            assert_stands_still(tmp_path)
+            terminal.line("fg")
+            wait_for_ticks(tmp_path)
+            press_ctrl_z(terminal)
+            wait_for(0.1)
+            assert_stands_still(tmp_path)
+            terminal.line("fg")
+            (tmp_path / "go").touch()
+
+            assert terminal.ask("$?") == "0"
+            assert tracer.wait(10) == 0
+        finally:
+            tracer.kill()
+            tracer.wait()
+
+
 def test_a_long_pause_is_not_held_against_the_fork_server(tmp_path: Path) -> None:
     """It is lost after five pings without an answer: turns of ours, not seconds of a clock."""
     with Terminal(tmp_path) as terminal:
@@ -418,6 +637,17 @@ def test_ctrl_z_during_the_start_stops_that(tmp_path: Path) -> None:
         assert terminal.ask("$?") == "0"
 
 
+def test_a_user_signal_during_the_start_does_not_end_that(tmp_path: Path) -> None:
+    """There is nobody yet to whom it could be handed on."""
+    sends = SUSPENDS_ITSELF.replace("os.kill(0, signal.SIGTSTP)", "os.kill(0, signal.SIGUSR1)")
+    both = sends.replace("SIGUSR1)", "SIGUSR1); os.kill(0, signal.SIGUSR2)")
+    (tmp_path / "sitecustomize.py").write_text(both)
+    env = {"PYTHONPATH": f"{tmp_path}:{python_path().get('PYTHONPATH', '')}"}
+    run = finished("--no-python", "sh", "-c", "exit 7", env=env, cwd=tmp_path)
+
+    assert run.process.returncode == 7, run.stderr
+
+
 # SIGTSTP where there is no shell that could continue what it stops
 
 
@@ -490,6 +720,17 @@ def test_our_lines_from_the_background_do_not_stop_the_job(tmp_path: Path) -> No
         terminal.expect("SIG_DFL")
         terminal.expect("phalanx: ")
         assert terminal.ask("$?") == "5"
+
+
+def test_our_first_lines_from_the_background_do_not_stop_us_either(tmp_path: Path) -> None:
+    """As long as there is no agent: a wrong command line, for example."""
+    with Terminal(tmp_path) as terminal:
+        terminal.line("stty tostop")
+        terminal.line(phalanx("--nproc-per-node=2") + " & wait $!")
+
+        terminal.expect("phalanx: error: ")
+        assert terminal.ask("$?") == "64"
+        assert "Stopped" not in terminal.screen
 
 
 # The terminal is a stream like others

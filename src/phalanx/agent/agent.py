@@ -158,7 +158,7 @@ class Agent:
         handled = {getattr(signal, name) for name in self._spec.signals_to_handle}
         if signal.SIGHUP in self._start_state.ignored:
             handled.discard(signal.SIGHUP)  # nohup: its wish is kept
-        taken_in = handled | {signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD}
+        taken_in = handled | {signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD, signal.SIGCONT}
         if signal.SIGTSTP not in self._start_state.ignored:
             taken_in.add(signal.SIGTSTP)
         for signum in taken_in:
@@ -192,18 +192,22 @@ class Agent:
 
     def on_signals(self, signums: bytes) -> None:
         """Signals have arrived, in this order; a handler did nothing but write their numbers."""
+        suspend = False  # unless Ctrl-Z has the last word
         for signum in signums:
             if signum in self._stop_signals:
                 # A shell starts `phalanx ... &` in a script with INT ignored, workers included.
                 ignored = signum in self._start_state.ignored
                 pass_on = int(signal.SIGTERM) if ignored else signum
                 self._tell_member(SignalArrived(signum, pass_on))
-            elif signum == signal.SIGTSTP:
-                self._tell_member(SuspendAsked())
+                suspend = False
+            elif signum in (signal.SIGTSTP, signal.SIGCONT):
+                suspend = signum == signal.SIGTSTP
             elif signum == signal.SIGCHLD:
                 self._reap()
             elif signum in (signal.SIGUSR1, signal.SIGUSR2):
                 self._server.link.send(SignalAll(self._round, signum))
+        if suspend:
+            self._tell_member(SuspendAsked())
         self._pump()
 
     def on_link(self) -> None:
@@ -240,9 +244,10 @@ class Agent:
 
         self._suspend_due = False
         if self._outcome is None and self._clearing_until is None:
-            for message in stand_still(self._server.link):
+            said, signums = stand_still(self._server.link, self._wakeup_fd, self._stop_signals)
+            for message in said:
                 self._on_report(message)
-            self._pump()
+            self.on_signals(signums)
 
     # Events in
 
