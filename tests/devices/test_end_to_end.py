@@ -268,3 +268,17 @@ def test_a_driver_that_hangs_does_not_keep_a_dry_run(tmp_path: Path) -> None:
     run = finished("--dry-run", "--nproc-per-node=1", "s.py", cwd=tmp_path, env=env, timeout=30)
 
     assert run.process.returncode == 0
+    assert "NVML (NVIDIA's driver) has not answered for 3 s" in run.stdout
+
+
+@pytest.mark.torch
+def test_no_gpu_and_a_torch_for_cpus_is_told_without_importing_it(tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text("")
+    run = finished("--nproc-per-node=gpu", "s.py", cwd=tmp_path)
+
+    said = [line for line in run.stderr.splitlines() if line.startswith("phalanx:")]
+    assert said[0] == (
+        "phalanx: error: no gpu for --nproc-per-node=gpu: there is no NVIDIA driver and no AMD GPU "
+        "here, and torch is built for CPUs only"
+    )
+    assert run.process.returncode == ExitCode.UNAVAILABLE

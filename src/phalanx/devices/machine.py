@@ -128,6 +128,12 @@ class Machine:
                 reasons.append(found.none_because)
         if reasons:
             raise self._no_such("gpu", "; ".join(reasons))
+        build = self._torch()
+        if build is not None and build.found and not build.accelerated:
+            nobody = (
+                "there is no NVIDIA driver and no AMD GPU here, and torch is built for CPUs only"
+            )
+            raise self._no_such("gpu", nobody)
         return self._torchs_count("gpu", one_device_each)
 
     def _auto(self, one_device_each: bool) -> int:

@@ -41,6 +41,11 @@ class TorchBuild(Record):
     source: str = ""
 
     @property
+    def accelerated(self) -> bool:
+        """May it find a device?"""
+        return bool(self.cuda or self.hip or self.xpu or self.plugin)
+
+    @property
     def for_people(self) -> str:
         if not self.found:
             return "none"
