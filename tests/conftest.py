@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,10 @@ CHILDREN_GONE_S = 2.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        # `nohup make test` and `make test &`: what the tests start is to begin like anything else.
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, signal.SIG_DFL)
     in_ci = os.environ.get("CI", "").lower() in ("1", "true")
     if not hasattr(config, "workerinput"):  # with xdist: once, where the results come together
         check = SkipCheck(read_allowed(ALLOWED_SKIPS), none_allowed=in_ci)
