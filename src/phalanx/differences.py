@@ -329,7 +329,7 @@ DIFFERENCES: tuple[Difference, ...] = (
         "Rendezvous, addresses and ports",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE, TORCH_ELASTIC_WORKER_IDENTICAL, USE_LIBUV",
         torchrun="change who serves the store, how ranks are agreed, which server is used",
-        phalanx="no effect; TORCHELASTIC_USE_AGENT_STORE is `True`",
+        phalanx="no effect (the first: said in a line); TORCHELASTIC_USE_AGENT_STORE is `True`, with `--store=worker` `False`",
         why="the faults they work around are not here",
         restore="`--store=worker` has rank 0 serve the store",
         test="tests/test_differences.py::test_settings_of_torchs_store_and_rank_exchange_have_no_effect",

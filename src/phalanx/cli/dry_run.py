@@ -183,7 +183,9 @@ def as_text(description: Mapping[str, Any]) -> str:
 def _job_rows(job: Mapping[str, Any]) -> list[tuple[str, ...]]:
     size, store, stop = job["local_world_size"], job["store"], job["stop"]
     port = "a free port, fresh in every round" if store["port"] is None else f"port {store['port']}"
-    where = "on loopback" if store["loopback_only"] else "on all addresses"
+    where = " on loopback" if store["loopback_only"] else " on all addresses"
+    if store["served_by"] == "rank 0":
+        where = ""  # where it listens is for rank 0's program to say
     first = "the worker, its helpers when it is gone"
     if stop["sent_to"] == "group":
         first = "the worker's process group"
@@ -194,7 +196,7 @@ def _job_rows(job: Mapping[str, Any]) -> list[tuple[str, ...]]:
         ("run id", job["run_id"]),
         ("workers", f"{size} on {job['host']}, role {job['role']}"),
         ("restarts", f"at most {job['max_restarts']}" if job["max_restarts"] else "none"),
-        ("store", f"{store['host']}, {port}, served by {store['served_by']} {where}"),
+        ("store", f"{store['host']}, {port}, served by {store['served_by']}{where}"),
         ("stopped by", ", ".join(stop["signals"]) or "no signal"),
         ("stop signal", f"to {first}; {grace}"),
         ("error files", f"below {job['log_dir']}" if job["log_dir"] else "none"),
