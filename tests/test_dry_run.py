@@ -179,6 +179,9 @@ def test_a_dry_run_of_the_old_form_shows_its_argument() -> None:
 
 def holds_back_interrupts(pid: int) -> bool:
     """The command has begun, whose first act that is; or it is over."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    if words and b"--dry-run" not in words:
+        return False  # not yet: between fork and exec all signals are held back, too
     status = Path(f"/proc/{pid}/status").read_text()
     blocked = re.search(r"^SigBlk:\s*(\w+)", status, re.MULTILINE)
     return blocked is None or "\nState:\tZ" in status or bool(int(blocked[1], 16) & 2)
