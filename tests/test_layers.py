@@ -26,6 +26,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 #: Packages and modules that decide: the same event at the same time gives the same effects.
 PURE = (
     *("rendezvous", "wire", "store", "report"),
+    *("cli/dry_run.py", "cli/parse.py", "cli/rendezvous.py", "cli/spec.py", "cli/values.py"),
     *("workers/stop.py", "workers/orphans.py", "workers/environment.py", "agent/start_order.py"),
     *(
         "devices/cpulist.py",

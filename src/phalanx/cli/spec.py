@@ -9,7 +9,7 @@ from __future__ import annotations
 from phalanx.cli.options import OPTIONS
 from phalanx.cli.parse import CommandLine, Setting
 from phalanx.cli.rendezvous import check_conf, rendezvous
-from phalanx.cli.values import bad, named, number, whole_number
+from phalanx.cli.values import bad, choice, named, number, whole_number
 from phalanx.errors import UsageError
 from phalanx.job import MOST_WORKERS, Command, CommandKind, JobSpec, StopSignalTo
 from phalanx.record import Record, replace
@@ -91,7 +91,7 @@ def build(
         run_id=where.run_id,
         local_world_size=local_world_size or 1,
         store=where.store,
-        store_in_worker=_store_in_worker(line),
+        store_in_worker=choice(line, "store") == "worker",
         min_nodes=min_nodes,
         max_nodes=max_nodes,
         role=line.text("role") or "default",
@@ -240,13 +240,8 @@ def _check_accepted(line: CommandLine, environ: Mapping[str, str], notes: list[s
     interval = line.settings["monitor-interval"]
     if number(interval) is None or not (number(interval) or 0) > 0:
         raise bad(interval, "monitor-interval", "a number of seconds above 0")
-    for name, choices in (
-        ("start-method", ("spawn", "fork", "forkserver")),
-        ("numa-binding", ("node", "socket", "exclusive", "core-complex")),
-    ):
-        setting = line.settings.get(name)
-        if setting is not None and setting.text not in choices:
-            raise bad(setting, name, "one of " + ", ".join(choices))
+    for name in ("start-method", "numa-binding"):
+        choice(line, name)
     events = line.settings["event-log-handler"]
     if events.text not in _EVENT_LOG_HANDLERS:
         raise bad(events, "event-log-handler", "one of " + ", ".join(_EVENT_LOG_HANDLERS))
@@ -344,17 +339,8 @@ def _seconds_of_variable(environ: Mapping[str, str]) -> float | None:
 
 
 def _stop_signal_to(line: CommandLine, command: Command) -> StopSignalTo:
-    setting = line.settings.get("stop-signal-to")
-    if setting is None:
+    word = choice(line, "stop-signal-to")
+    if word is None:
         program = command.kind is CommandKind.PROGRAM
         return StopSignalTo.GROUP if program else StopSignalTo.LEADER
-    if setting.text not in ("leader", "group"):
-        raise bad(setting, "stop-signal-to", "leader or group")
-    return StopSignalTo(setting.text)
-
-
-def _store_in_worker(line: CommandLine) -> bool:
-    setting = line.settings["store"]
-    if setting.text not in ("agent", "worker"):
-        raise bad(setting, "store", "agent or worker")
-    return setting.text == "worker"
+    return StopSignalTo(word)

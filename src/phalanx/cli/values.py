@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from phalanx.cli.options import OPTIONS
 from phalanx.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from phalanx.cli.parse import CommandLine, Setting
 
-__all__ = ["bad", "named", "number", "whole_number"]
+__all__ = ["bad", "choice", "named", "number", "whole_number"]
 
 
 def whole_number(
@@ -34,6 +35,18 @@ def number(setting: Setting) -> float | None:
         return float(setting.text)
     except ValueError:
         return None
+
+
+def choice(line: CommandLine, name: str) -> str | None:
+    """The word of an option that has a few; None if it is not set. Raises UsageError."""
+    setting = line.settings.get(name)
+    if setting is None:
+        return None
+    words = next(option.choices for option in OPTIONS if option.name == name)
+    if setting.text not in words:
+        wanted = " or ".join(words) if len(words) == 2 else "one of " + ", ".join(words)
+        raise bad(setting, name, wanted)
+    return setting.text
 
 
 def bad(setting: Setting, name: str, wanted: str, example: str = "") -> UsageError:
