@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from phalanx.job import Command, CommandKind, JobSpec, StoreAddress
 from phalanx.outcome import ExitStatus, Failure, Outcome, OutcomeKind
+from phalanx.record import replace
 from phalanx.rendezvous.coordinator import Coordinator, Limits, Phase, complete
 from phalanx.rendezvous.effects import (
+    AnnounceGrace,
     AnnounceRestart,
     Assignment,
     CloseJob,
@@ -29,12 +31,14 @@ from phalanx.rendezvous.effects import (
 )
 from phalanx.rendezvous.events import (
     CoordinatorEvent,
+    Explained,
     GroupGone,
     GroupSucceeded,
     NodeFailed,
     NodeJoined,
     StopRequested,
     StoreOffer,
+    Ticked,
     WorkerFailed,
 )
 from phalanx.rendezvous.member import (
@@ -50,10 +54,10 @@ from phalanx.rendezvous.member import (
     Member,
     MemberEffect,
     MemberEvent,
+    ServiceEnded,
     SignalArrived,
     StartGroup,
     StopGroup,
-    StoreLost,
     SuspendAsked,
     SuspendNode,
     Tell,
@@ -67,6 +71,7 @@ OFFER = StoreOffer("127.0.0.1", 4000)
 OTHER_OFFER = StoreOffer("127.0.0.1", 4001)
 OK = ExitStatus(0)
 THREE = ExitStatus(3)
+STORE = "the store of the workers"
 
 
 def job_spec(workers: int = 2, max_restarts: int = 0, timeout_s: float | None = None) -> JobSpec:
@@ -532,7 +537,7 @@ def test_member_is_needed_while_it_clears_what_a_lost_fork_server_leaves() -> No
 def test_member_tells_the_loss_of_the_store_as_no_workers_failure() -> None:
     status = ExitStatus(signal=KILL)
     wanted = Failure("a", "host-a", 0, None, None, 0, status, "the store of the workers")
-    follow(STARTED, (1, StoreLost(0, status), [tell(WorkerFailed("a", 0, wanted, 0.0))]))
+    follow(STARTED, (1, ServiceEnded(0, STORE, status), [tell(WorkerFailed("a", 0, wanted, 0.0))]))
 
 
 def test_member_ignores_what_is_said_of_another_round() -> None:
@@ -542,7 +547,7 @@ def test_member_ignores_what_is_said_of_another_round() -> None:
         STARTED,
         (1, stop(round=1), []),
         (1, ended(0, THREE, round=1), []),
-        (1, StoreLost(1, THREE), []),
+        (1, ServiceEnded(1, STORE, THREE), []),
         (1, GroupCleared(1, OFFER), []),
         (2, GroupCleared(0, OTHER_OFFER), [tell(gone())]),
         (3, GroupCleared(0, OTHER_OFFER), []),
@@ -619,11 +624,22 @@ class Job:
         make_member: Callable[[str, str, JobSpec], Member] = Member,
     ) -> None:
         self.choose = choose
+        #: Half of the jobs do nothing but fail, so that they see many rounds.
+        self.calm = choose.random() < 0.5
+        #: Nothing fails any more.
+        self.well = False
         self.now = 100.0
         self.workers = choose.randint(1, 3)
         self.max_restarts = choose.randint(0, 3)
         spec = job_spec(self.workers, self.max_restarts)
-        self.coordinator = make_coordinator(Limits(max_restarts=self.max_restarts))
+        self.limits = Limits(
+            max_restarts=self.max_restarts,
+            restart_window_s=choose.choice([None, 2.0, 20.0]),
+            restart_on_always=choose.random() < 0.5,
+            max_restart_delay_s=choose.choice([0.0, 1.5, 30.0]),
+            failure_grace_s=choose.choice([0.0, 0.0, 2.0]),
+        )
+        self.coordinator = make_coordinator(self.limits)
         self.member = make_member("a", "host-a", spec)
         self.to_coordinator: list[CoordinatorEvent] = []  #: all that was ever told
         self.to_member: list[CoordinatorEffect] = []
@@ -641,6 +657,9 @@ class Job:
         self.ends: dict[int, list[tuple[float, ExitStatus]]] = {}
         self.signals: list[float] = []
         self.store_lost: dict[int, float] = {}
+        self.started_at: list[float] = []  #: each round
+        self.explained: dict[int, dict[int, Explained]] = {}  #: by round and local rank
+        self.announced: list[tuple[float, AnnounceRestart]] = []
         self.stuck = False
         self.outcome: Outcome | None = None
 
@@ -659,7 +678,10 @@ class Job:
                 continue
             for wish in self.coordinator.handle(event, self.now):  # type: ignore[arg-type]
                 if isinstance(wish, AnnounceRestart):
-                    assert 0 < wish.restart_count <= wish.max_restarts
+                    self.check_announcement(wish)
+                elif isinstance(wish, AnnounceGrace):
+                    assert wish.seconds == self.limits.failure_grace_s
+                    assert not self.stopping
                 else:
                     self.to_member.append(wish)
                     self.queue.append((True, wish))
@@ -671,6 +693,7 @@ class Job:
             case StopGroup(round_, _, timeout_s):
                 assert round_ == self.round
                 assert timeout_s > 0
+                self.check_grace()
                 self.stopping = True
             case KillGroup(round_):
                 assert round_ == self.round
@@ -693,12 +716,18 @@ class Job:
         assert self.there
         assert self.round is None, "a round over a round"
         assert assigned.round == len(self.rounds), "rounds count up, one at a time"
-        assert assigned.restart_count <= self.max_restarts
+        if self.limits.restart_window_s is None:
+            assert assigned.restart_count <= self.max_restarts
         if self.rounds:
             last = self.rounds[-1]
             assert assigned.restart_count == last.restart_count + 1, "one failure, one charge"
             assert self.failures(last.round), "a restart and nothing had failed"
             assert not self.signals, "a restart after a stop request"
+            assert not self.hopeless(last.round), "what cannot heal is tried again"
+            at, announced = self.announced[-1]
+            assert self.now >= at + announced.delay_s, "started before the pause was over"
+        self.started_at.append(self.now)
+        assert self.in_window(self.now) <= self.max_restarts, "more restarts than in the window"
         ranks = [assigned.rank_base + local for local in range(self.workers)]
         assert ranks == list(range(assigned.world_size))
         self.rounds.append(assigned)
@@ -707,6 +736,41 @@ class Job:
         self.helpers = 0
         self.stopping = False
         self.ends[assigned.round] = []
+
+    def in_window(self, now: float) -> int:
+        """Restarts that count against the budget."""
+        window_s = self.limits.restart_window_s
+        return sum(window_s is None or at > now - window_s for at in self.started_at[1:])
+
+    def hopeless(self, round_: int) -> bool:
+        """Is it the first, and did all that failed by themselves fail for good?"""
+        explained = self.explained.get(round_)
+        if round_ != 0 or self.limits.restart_on_always or not explained:
+            return False
+        store_first = self.store_lost.get(0, self.now) < min(
+            at for at, _ in self.ends[0] if _bad(_)
+        )
+        return not store_first and not any(each.can_heal for each in explained.values())
+
+    def check_announcement(self, wish: AnnounceRestart) -> None:
+        """It counts up, and from the second fast failure in a row the pauses double."""
+        assert wish.restart_count == len(self.announced) + 1
+        assert wish.in_window <= wish.max_restarts
+        self.announced.append((self.now, wish))
+        fast = 0
+        for round_, start in enumerate(self.started_at):
+            first_at = min(at for at, _status in self.failures(round_))
+            fast = fast + 1 if first_at - start < 10 else 0
+        wanted = 0.0 if fast < 2 else min(2.0 ** (fast - 2), self.limits.max_restart_delay_s)
+        assert wish.delay_s == wanted
+
+    def check_grace(self) -> None:
+        """Others are stopped when the grace is over, or nobody is left, or somebody wants it."""
+        assert self.round is not None
+        failures = self.failures(self.round)
+        if failures and not self.signals and self.alive:
+            waited_s = self.now - min(at for at, _status in failures)
+            assert waited_s >= self.limits.failure_grace_s, "stopped too early"
 
     def failures(self, round_: int) -> list[tuple[float, ExitStatus]]:
         return [end for end in self.ends[round_] if not end[1].succeeded] + [
@@ -728,7 +792,9 @@ class Job:
                 assert all(status.succeeded for _at, status in self.ends[last])
                 assert not self.signals
             case OutcomeKind.FAILED:
-                assert self.rounds[-1].restart_count == self.max_restarts
+                spent = self.in_window(self.now) == self.max_restarts
+                assert bool(outcome.cannot_heal) == (self.hopeless(last or 0) and not spent)
+                assert spent or outcome.cannot_heal
                 assert outcome.failures[0].status == min(failures, key=lambda end: end[0])[1]
                 assert len(outcome.failures) == len(failures)
                 assert not self.signals or min(f[0] for f in failures) < self.signals[0]
@@ -744,6 +810,7 @@ class Job:
 
     def step(self) -> None:
         self.now += self.choose.uniform(0.001, 1.0)
+        self.now += 15 * (self.choose.random() < 0.02)
         if self.outcome is not None:
             self.repeat()
             return
@@ -759,8 +826,9 @@ class Job:
                 self.finish_clearing,
                 self.late_report,
                 self.repeat,
+                self.tick,
             ],
-            weights=[4, 8, 2, 8, 0.5, 0.5, 0.3, 4, 2, 4],
+            weights=[4, 8, 2, 8, *([0.05] * 3 if self.calm else [0.5, 0.5, 0.3]), 4, 2, 4, 4],
         )[0]()
 
     def become_ready(self) -> None:
@@ -781,12 +849,15 @@ class Job:
     def end(self, rank: int) -> None:
         if self.round is None:
             return
-        bad = self.choose.random() < (0.7 if self.stopping else 0.3)
+        bad = not self.well and self.choose.random() < (0.7 if self.stopping or self.calm else 0.3)
         status = ExitStatus(signal=TERM) if self.stopping and bad else THREE if bad else OK
         at = self.now - self.choose.uniform(0, 0.0009)
         self.alive.discard(rank)
         self.helpers += self.choose.random() < 0.2
         self.ends[self.round].append((at, status))
+        if not status.succeeded and not self.stopping:
+            heals = self.choose.random() < 0.6
+            self.explained.setdefault(self.round, {})[rank] = Explained(rank, "word", heals)
         self.tell(WorkerEnded(self.round, rank, 100 + rank, status, at))
 
     def clear(self) -> None:
@@ -802,7 +873,8 @@ class Job:
         unfit = tuple((100 + rank, "wait") for rank in sorted(self.alive))
         self.stuck = bool(unfit)
         self.alive = set()
-        self.tell(GroupCleared(round_, OTHER_OFFER, unfit))
+        explained = tuple(self.explained.get(round_, {}).values())
+        self.tell(GroupCleared(round_, OTHER_OFFER, unfit, explained))
 
     def signal(self) -> None:
         self.signals.append(self.now)
@@ -814,7 +886,7 @@ class Job:
             return
         if self.alive or self.failures(self.round):  # else nobody needs it any more
             self.store_lost[self.round] = self.now
-        self.tell(StoreLost(self.round, ExitStatus(signal=KILL)))
+        self.tell(ServiceEnded(self.round, STORE, ExitStatus(signal=KILL)))
 
     def lose_fork_server(self) -> None:
         if self.there:
@@ -836,7 +908,7 @@ class Job:
             before = len(self.to_coordinator)
             self.tell(ended(0, THREE, at=self.now, round=round_))
             self.tell(GroupCleared(round_, OFFER))
-            self.tell(StoreLost(round_, THREE))
+            self.tell(ServiceEnded(round_, STORE, THREE))
             assert len(self.to_coordinator) == before
 
     def repeat(self) -> None:
@@ -849,12 +921,24 @@ class Job:
             self.queue.append((True, self.choose.choice(self.to_member)))
         self.pump()
 
+    def tick(self) -> None:
+        """Early, or late, never so late that nothing comes of it."""
+        self.queue.append((False, Ticked()))
+        self.pump()
+        deadline = self.coordinator.deadline
+        assert deadline is None or deadline > self.now, "a deadline was missed"
+
     def run_out(self) -> None:
-        """If whatever is running ends, so does the job, within a bound."""
+        """If whatever is running ends, so does the job, within a bound.
+
+        Where a window is all that bounds the restarts, it has to end well.
+        """
+        self.well = self.limits.restart_window_s is not None
         for _ in range(100):
             if self.outcome is not None:
                 return
             self.now += 1
+            self.tick()
             self.become_ready()
             self.finish_clearing()
             self.all_end()
@@ -862,6 +946,10 @@ class Job:
             if not self.alive:
                 self.clear()
         raise AssertionError(f"the job never ends: {self.coordinator.phase}, {self.member.state}")
+
+
+def _bad(status: ExitStatus) -> bool:
+    return not status.succeeded
 
 
 def walk(job: Job, steps: int = 80) -> Job:
@@ -882,7 +970,9 @@ def test_histories_reach_every_outcome_and_every_restart_count() -> None:
     jobs = [walk(Job(random.Random(seed))) for seed in range(1500)]
 
     assert {job.outcome.kind for job in jobs if job.outcome} == set(OutcomeKind)
-    assert {job.coordinator.restart_count for job in jobs} == {0, 1, 2, 3}
+    assert {job.coordinator.restart_count for job in jobs} >= {0, 1, 2, 3, 4}
+    assert any(job.outcome and job.outcome.cannot_heal for job in jobs)
+    assert {wish.delay_s for job in jobs for _at, wish in job.announced} >= {0, 1, 1.5, 2}
 
 
 @pytest.mark.long
@@ -897,16 +987,16 @@ def test_promises_hold_in_very_many_histories() -> None:
 
 
 class ChargesNothing(Coordinator):
-    def _bill(self) -> Sequence[CoordinatorEffect]:
-        effects = super()._bill()
-        self.restart_count = 0
+    def _bill(self, now: float) -> Sequence[CoordinatorEffect]:
+        effects = super()._bill(now)
+        self._restarts.count = 0
         return effects
 
 
 class ChargesTwice(Coordinator):
-    def _failed(self, failure: Failure, at: float) -> Sequence[CoordinatorEffect]:
-        self.restart_count += bool(self._failures)
-        return super()._failed(failure, at)
+    def _failed(self, failure: Failure, at: float, now: float) -> Sequence[CoordinatorEffect]:
+        self._restarts.count += bool(self._failures)
+        return super()._failed(failure, at, now)
 
 
 class StartsTooEarly(Coordinator):
@@ -914,7 +1004,7 @@ class StartsTooEarly(Coordinator):
         effects = super()._end_round(reason, signum)
         for member in self._members.values():
             member.busy = False
-        return [*effects, *self._bill()]
+        return [*effects, *self._bill(self._started_at)]
 
 
 class NamesTheLastFailure(Coordinator):
@@ -933,7 +1023,59 @@ class GoesOnAfterTheEnd(Coordinator):
     def _close(self, *arguments: object) -> Sequence[CoordinatorEffect]:
         effects = super()._close(*arguments)  # type: ignore[arg-type]
         self.phase = Phase.FORMING
-        return [*effects, *self._form()]
+        return [*effects, *self._form(self._started_at)]
+
+
+class NeverPauses(Coordinator):
+    def _restart(self, now: float) -> Sequence[CoordinatorEffect]:
+        effects = super()._restart(now)
+        return [*effects, *self._time_is_up(now)] if self.phase is Phase.PAUSING else effects
+
+
+class GoesOnAfterAStopInAPause(Coordinator):
+    def _stop_requested(self, node: str, signum: int, now: float) -> Sequence[CoordinatorEffect]:
+        if self.phase is Phase.PAUSING:
+            return ()
+        return super()._stop_requested(node, signum, now)
+
+
+class PausesAfterSlowFailuresToo(Coordinator):
+    def _start_round(self, now: float) -> Sequence[CoordinatorEffect]:
+        effects = super()._start_round(now)
+        self._started_at += 1000
+        return effects
+
+
+class CountsEveryRestartForEver(Coordinator):
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(replace(limits, restart_window_s=None))
+
+
+class ForgetsRestarts(Coordinator):
+    def _start_round(self, now: float) -> Sequence[CoordinatorEffect]:
+        effects = super()._start_round(now)
+        self._restarts._made_at = []
+        return effects
+
+
+class MissesADeadline(Coordinator):
+    def _time_is_up(self, now: float) -> Sequence[CoordinatorEffect]:
+        return super()._time_is_up(now) if now < (self.deadline or 0) + 5 else ()
+
+
+class StopsDuringTheGrace(Coordinator):
+    def _failed(self, failure: Failure, at: float, now: float) -> Sequence[CoordinatorEffect]:
+        return super()._failed(failure, at - 1, now)
+
+
+class TriesWhatCannotHeal(Coordinator):
+    def _cannot_heal(self) -> str:
+        return ""
+
+
+class GivesUpWhatOneWorkerCannotHeal(Coordinator):
+    def _cannot_heal(self) -> str:
+        return next((e.cause for e in self._explained.values() if not e.can_heal), "")
 
 
 class BelievesOldReports(Member):
@@ -970,6 +1112,15 @@ class SwallowsAFailure(Member):
         NamesTheLastFailure,
         ForgetsTheStopRequest,
         GoesOnAfterTheEnd,
+        NeverPauses,
+        GoesOnAfterAStopInAPause,
+        PausesAfterSlowFailuresToo,
+        CountsEveryRestartForEver,
+        ForgetsRestarts,
+        MissesADeadline,
+        StopsDuringTheGrace,
+        TriesWhatCannotHeal,
+        GivesUpWhatOneWorkerCannotHeal,
     ],
 )
 def test_the_checks_find_a_mistaken_coordinator(mistaken: type[Coordinator]) -> None:

@@ -12,7 +12,7 @@ from phalanx.cli.options import OPTIONS
 from phalanx.cli.parse import CommandLine, Setting, parse
 from phalanx.cli.spec import Plan, build, shares
 from phalanx.errors import ExitCode, PhalanxError, StartError, UsageError
-from phalanx.job import CommandKind, JobSpec, StopSignalTo, StoreAddress
+from phalanx.job import CommandKind, ConsoleMode, JobSpec, StopSignalTo, StoreAddress
 
 
 class FakeMachine:
@@ -81,6 +81,94 @@ def test_the_defaults_are_torchruns() -> None:
         ),
         notes=(),
     )
+
+
+# Restarts
+
+
+@pytest.mark.parametrize(
+    ("text", "budget", "window_s"),
+    [
+        ("3", 3, None),
+        ("0", 0, None),
+        ("3/90s", 3, 90.0),
+        ("3/10m", 3, 600.0),
+        ("3/1h", 3, 3600.0),
+        ("2/1d", 2, 86400.0),
+        ("1/1s", 1, 1.0),
+        ("0/1h", 0, 3600.0),
+        (" 3 / 1h ", 3, 3600.0),
+        ("3/3650d", 3, 3650 * 86400.0),
+    ],
+)
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_max_restarts_is_a_total_or_for_a_window(
+    text: str, budget: int, window_s: float | None, by_variable: bool
+) -> None:
+    spec = spec_of(PET_MAX_RESTARTS=text) if by_variable else spec_of(f"--max-restarts={text}")
+
+    assert (spec.max_restarts, spec.restart_window_s) == (budget, window_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("/1h", "a whole number before the /"),
+        ("x/1h", "a whole number before the /"),
+        ("-1/1h", "a whole number before the /"),
+        ("1.5/1h", "a whole number before the /"),
+        ("9" * 5000 + "/1h", "a whole number before the /"),
+        ("3/", "a whole number and a unit after the /"),
+        ("3/h", "a whole number and a unit after the /"),
+        ("3/90", "a whole number and a unit after the /"),
+        ("3/1y", "a whole number and a unit after the /"),
+        ("3/1H", "a whole number and a unit after the /"),
+        ("3/1.5h", "a whole number and a unit after the /"),
+        ("3/-1h", "a whole number and a unit after the /"),
+        ("3/²s", "a whole number and a unit after the /"),
+        ("3/1h/2", "a whole number and a unit after the /"),
+        ("3/" + "9" * 5000 + "h", "a whole number and a unit after the /"),
+        ("3/0s", "1 s or longer"),
+        ("3/3651d", "at most 3650d"),
+        ("three", "a whole number, or N/TIME"),
+    ],
+)
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_a_window_that_is_none_is_said_to_be_wrong_and_how(
+    text: str, wrong: str, by_variable: bool
+) -> None:
+    words, environ = [f"--max-restarts={text}"], {}
+    if by_variable:
+        words, environ = [], {"PET_MAX_RESTARTS": text}
+    error = error_of(*words, **environ)
+
+    source = "PET_MAX_RESTARTS" if by_variable else "--max-restarts"
+    assert str(error).startswith(f"{source} is {text!r}, but must be ")
+    assert wrong in str(error)
+    assert error.hint
+    assert error.exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(("word", "always"), [("failure", False), ("always", True)])
+def test_what_is_restarted(word: str, always: bool) -> None:
+    assert spec_of(f"--restart-on={word}").restart_on_always == always
+
+
+def test_what_is_restarted_is_one_of_two_words() -> None:
+    assert "failure or always" in str(error_of("--restart-on=never"))
+
+
+@pytest.mark.parametrize(
+    ("option", "field"),
+    [("max-restart-delay", "max_restart_delay_s"), ("failure-grace", "failure_grace_s")],
+)
+def test_waits_are_seconds_with_or_without_a_fraction(option: str, field: str) -> None:
+    for text, wanted in (("0", 0.0), ("7", 7.0), ("0.5", 0.5), ("1000000", 1e6)):
+        assert getattr(spec_of(f"--{option}={text}"), field) == wanted
+    for text in ("-1", "soon", "nan", ""):
+        assert "a number of seconds, 0 or more" in str(error_of(f"--{option}={text}"))
+    for text in ("inf", "1000001", "9" * 400):
+        assert "at most 1000000 seconds" in str(error_of(f"--{option}={text}"))
 
 
 # What is run
@@ -418,21 +506,79 @@ def test_stream_selections_refused(option: str, text: str) -> None:
     assert f"{option} is {text!r}" in str(error_of(f"{option}={text}"))
 
 
-@pytest.mark.parametrize("text", ["3", "0:1", "0:1,1:2", "10:3"])
-def test_stream_selections_are_accepted_with_a_note_that_they_are_not_yet_there(text: str) -> None:
-    assert plan_of(f"--redirects={text}").notes == (
-        "--redirects: not yet, output goes to the console",
-    )
-    assert plan_of("--tee=0", "--redirects=0:0").notes == ()
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("3", ((None, 3),)),
+        ("0", ()),
+        ("0:1", ((0, 1),)),
+        ("0:1,1:2", ((0, 1), (1, 2))),
+        ("10:3,2:0", ((10, 3),)),
+    ],
+)
+def test_stream_selections(text: str, wanted: tuple[tuple[int | None, int], ...]) -> None:
+    assert spec_of(f"--redirects={text}").console.redirects == wanted
+    assert spec_of(f"--tee={text}").console.tee == wanted
+    assert spec_of(PET_TEE=text).console.tee == wanted
 
 
-def test_filters() -> None:
-    assert plan_of("--local-ranks-filter=0, 2").notes == (
-        "--local-ranks-filter: not yet, all output is shown",
+def test_files_are_not_asked_for_where_none_are_written() -> None:
+    plan = plan_of("--log-dir=/dev/null", "--tee=3", "-r1")
+
+    assert plan.notes == (
+        "-r has no effect with --log-dir /dev/null",
+        "--tee has no effect with --log-dir /dev/null",
     )
+
+
+def test_rank_filters() -> None:
+    console = spec_of("--local-ranks-filter=0, 2", "--ranks-filter=5").console
+
+    assert (console.local_ranks, console.ranks) == ((0, 2), (5,))
+    assert spec_of().console.local_ranks is None
     assert "local ranks with commas" in str(error_of("--local-ranks-filter=0,x"))
-    assert "not yet" in plan_of("--duplicate-stdout-filters=a,b").notes[0]
-    assert "not yet" in plan_of("--duplicate-stderr-filters=a,b").notes[0]
+    assert "must be ranks with commas" in str(error_of("--ranks-filter=-1"))
+
+
+def test_line_filters() -> None:
+    console = spec_of("--tee=3", "--duplicate-stdout-filters=a,b c,,d,").console
+
+    assert console.stdout_filters == ("a", "b c,d")
+    assert console.stderr_filters == ()
+    assert plan_of("--duplicate-stderr-filters=a").notes == (
+        "--duplicate-stderr-filters has no effect without --tee",
+    )
+
+
+def test_console_modes() -> None:
+    assert spec_of().console.mode is ConsoleMode.AUTO
+    assert spec_of("--console=fold").console.mode is ConsoleMode.FOLD
+    assert "one of auto, raw, prefix, fold" in str(error_of("--console=colour"))
+
+
+def test_the_template_of_teed_lines_is_torchruns_variable() -> None:
+    assert spec_of().console.template == "[${role_name}${local_rank}]:"
+    named = spec_of(TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="${rank}> ")
+    assert named.console.template == "${rank}> "
+
+
+@pytest.mark.parametrize(
+    ("text", "octets"),
+    [("4096", 4096), ("8k", 8192), ("1M", 1 << 20), ("2GiB", 2 << 30), ("1TB", 1 << 40)],
+)
+def test_sizes_of_log_files(text: str, octets: int) -> None:
+    assert spec_of(f"--log-max-size={text}").console.log_max_size == octets
+
+
+@pytest.mark.parametrize("text", ["", "0", "4095", "M", "1.5M", "-1", "1X", "9" * 16])
+def test_sizes_of_log_files_refused(text: str) -> None:
+    assert f"--log-max-size is {text!r}" in str(error_of(f"--log-max-size={text}"))
+
+
+def test_a_rank_with_the_terminal() -> None:
+    assert spec_of("--tty=3").console.tty_rank == 3
+    assert "--tty is 'x'" in str(error_of("--tty=x"))
+    assert "exclude each other" in str(error_of("--tty=0", "--console=fold"))
 
 
 @pytest.mark.parametrize(

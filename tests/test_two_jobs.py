@@ -104,7 +104,8 @@ def test_two_gloo_jobs_do_not_meet_in_fifty_times(tmp_path: Path) -> None:
 
 
 def restarted_with_few_ports(tmp_path: Path, restarts: int, *options: str) -> None:
-    words = ("--nproc-per-node=3", f"--max-restarts={restarts}", STORE_CLIENT, "--dir", tmp_path)
+    budget = (f"--max-restarts={restarts}", "--max-restart-delay=0")
+    words = ("--nproc-per-node=3", *budget, STORE_CLIENT, "--dir", tmp_path)
     with Run(*options, *words, "--crashes", str(restarts), launcher=FEW_PORTS) as run:
         code = run.wait(300)
 

@@ -12,6 +12,8 @@ import sys
 from phalanx.cli.help import options_page
 from phalanx.differences import page as differences_page
 from phalanx.errors import EXIT_CODES
+from phalanx.report.causes import CAUSES
+from phalanx.signals import SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,18 +28,30 @@ def pages() -> Mapping[str, str]:
         "docs/differences.md": differences_page(),
         "docs/reference/options.md": options_page(),
         "docs/reference/exit-codes.md": exit_codes_page(),
+        "docs/reference/failures.md": failures_page(),
     }
 
 
 def exit_codes_page() -> str:
     """`docs/reference/exit-codes.md`."""
     lines = [
-        "# Exit codes",
+        "# Exit codes and signals",
         "",
-        "Generated from the table in `phalanx.errors` (`make docs`); do not edit.",
+        "Generated from the tables in `phalanx.errors` and `phalanx.signals` (`make docs`); do not",
+        "edit.",
         "",
-        "`phalanx` exits with the code of the first worker that failed, or with 128 + n if signal",
-        "n killed it. When no worker's failure is the cause, the code is one of these.",
+        "## Exit codes",
+        "",
+        "When a worker's failure ends the job, `phalanx` exits as the first that failed did:",
+        "",
+        "| the worker | exit code |",
+        "| --- | --- |",
+        "| exited with a code from 1 to 255 | that code |",
+        "| was killed by signal n | 128 + n: 137 for SIGKILL, 139 for SIGSEGV |",
+        "",
+        "The first is the first of the last group: with `--max-restarts`, earlier groups do not",
+        "count. Workers that were stopped because of it do not count either. When no worker's",
+        "failure is the cause, the code is one of these:",
         "",
         "| code | meaning | what to do |",
         "| --- | --- | --- |",
@@ -47,6 +61,40 @@ def exit_codes_page() -> str:
         "",
         "A worker may exit with one of these codes itself. The line on stderr tells which it was:",
         "it names a rank when a worker failed.",
+        "",
+        "## Signals to phalanx",
+        "",
+        "| signal | what happens | exit code |",
+        "| --- | --- | --- |",
+    ]
+    lines += [f"| {row.signal} | {row.what_happens} | {row.exit_code} |" for row in SIGNALS]
+    lines += [
+        "",
+        "INT, TERM, HUP and QUIT stop the job because they are in `--signals-to-handle`. One that",
+        "is not in it does what it does to any program: it ends phalanx, and with it the workers.",
+        "Other signals can be put in. Who gets the signal when, and how long a stop takes, is in",
+        "[stop and save](../how-to/stop-and-save.md).",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def failures_page() -> str:
+    """`docs/reference/failures.md`."""
+    lines = [
+        "# Causes of failures",
+        "",
+        "Generated from the table in `phalanx.report.causes` (`make docs`); do not edit.",
+        "",
+        "The [failure report](../how-to/failure-report.md) tells these apart. The word is what",
+        "`failure.json` has as `cause`. What cannot heal is not tried again by `--max-restarts`, if",
+        "all workers that failed in the first group agree ([restarts](../how-to/restarts.md)).",
+        "",
+        "| cause | meaning | hint | can heal |",
+        "| --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| `{cause.word}` | {cause.meaning} | {cause.hint} | {'yes' if cause.can_heal else 'no'} |"
+        for cause in CAUSES
     ]
     return "\n".join(lines) + "\n"
 

@@ -27,6 +27,8 @@ class ExitCode(IntEnum):
     CANNOT_CREATE = 73
     STOPPED = 120
     UNFIT = 121
+    JOIN_TIMEOUT = 122
+    QUORUM_LOST = 123
 
 
 class ExitCodeRow(Record):
@@ -80,6 +82,16 @@ EXIT_CODES: tuple[ExitCodeRow, ...] = (
         ExitCode.UNFIT,
         "a worker could not be killed within 10 s (stuck in the kernel)",
         "look at the process that is named; the machine may need a restart",
+    ),
+    ExitCodeRow(
+        ExitCode.JOIN_TIMEOUT,
+        "reserved, for jobs on several nodes: not enough of them came in time",
+        "no version returns it yet",
+    ),
+    ExitCodeRow(
+        ExitCode.QUORUM_LOST,
+        "reserved, for jobs on several nodes: too many were lost, and none came in their place",
+        "no version returns it yet",
     ),
 )
 

@@ -10,7 +10,7 @@ from enum import Enum
 
 from phalanx.record import Record
 
-__all__ = ["ExitStatus", "Failure", "Outcome", "OutcomeKind", "unfit_reason"]
+__all__ = ["ExitStatus", "Explained", "Failure", "Outcome", "OutcomeKind", "unfit_reason"]
 
 
 class ExitStatus(Record):
@@ -55,6 +55,16 @@ class Failure(Record):
     what: str = "worker"
 
 
+class Explained(Record):
+    """What the node has found out about a failure of its own, once the round was over."""
+
+    local_rank: int
+    #: One word for how it died, the same on all nodes for the same cause: "exception", "oom", ...
+    cause: str
+    #: Another try may go better. False: nothing can heal, as with a SyntaxError.
+    can_heal: bool
+
+
 class OutcomeKind(Enum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -72,6 +82,8 @@ class Outcome(Record):
     signum: int | None = None
     #: A sentence for UNFIT and NODE_FAILED.
     reason: str = ""
+    #: For FAILED, if restarts were left but another try would do no better: what it was, in a word.
+    cannot_heal: str = ""
 
 
 def unfit_reason(stuck: tuple[tuple[int, str], ...]) -> str:

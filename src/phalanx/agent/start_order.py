@@ -52,9 +52,10 @@ def starting_line(assignment: Assignment, spec: JobSpec) -> str:
     """What a round is, for those who want to know."""
     first = assignment.rank_base
     last = first + spec.local_world_size - 1
+    of_max = f" of {spec.max_restarts}" if spec.restart_window_s is None else ""
     return (
         f"run id {spec.run_id}, round {assignment.round}: starting {spec.local_world_size} workers,"
         f" ranks {first} to {last} of {assignment.world_size}; restart"
-        f" {assignment.restart_count} of {spec.max_restarts}; store at"
+        f" {assignment.restart_count}{of_max}; store at"
         f" {assignment.master_addr}:{assignment.master_port}"
     )

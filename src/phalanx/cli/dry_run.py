@@ -18,6 +18,7 @@ from phalanx.rendezvous.coordinator import Coordinator, Limits
 from phalanx.rendezvous.effects import Assignment, StartRound
 from phalanx.rendezvous.events import NodeJoined, StoreOffer
 from phalanx.rendezvous.member import GRACE_AFTER_FAILURE_S, GRACE_ON_SIGNAL_S
+from phalanx.report.words import duration
 from phalanx.say import printable
 
 TYPE_CHECKING = False
@@ -106,7 +107,7 @@ def describe(
 
 def _assignment(spec: JobSpec, host: str) -> Assignment:
     """This node's place in the first round, from the coordinator itself."""
-    coordinator = Coordinator(Limits(spec.min_nodes, spec.max_nodes, spec.max_restarts))
+    coordinator = Coordinator(Limits.of(spec))
     offer = StoreOffer(spec.store.host, spec.store.port or 0)
     joined = NodeJoined("dry run", host, spec.local_world_size, spec.role, offer)
     for effect in coordinator.handle(joined, 0.0):
@@ -124,6 +125,12 @@ def _job(spec: JobSpec, facts: Facts, *, whole_group: bool) -> dict[str, Any]:
         "local_world_size": spec.local_world_size,
         "role": spec.role,
         "max_restarts": spec.max_restarts,
+        "restarts": {
+            "window_s": spec.restart_window_s,
+            "on": "always" if spec.restart_on_always else "failure",
+            "max_delay_s": spec.max_restart_delay_s,
+            "failure_grace_s": spec.failure_grace_s,
+        },
         "store": {
             "host": spec.store.host,
             "port": spec.store.port,
@@ -195,12 +202,22 @@ def _job_rows(job: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [
         ("run id", job["run_id"]),
         ("workers", f"{size} on {job['host']}, role {job['role']}"),
-        ("restarts", f"at most {job['max_restarts']}" if job["max_restarts"] else "none"),
+        ("restarts", _restarts(job)),
         ("store", f"{store['host']}, {port}, served by {store['served_by']}{where}"),
         ("stopped by", ", ".join(stop["signals"]) or "no signal"),
         ("stop signal", f"to {first}; {grace}"),
         ("error files", f"below {job['log_dir']}" if job["log_dir"] else "none"),
     ]
+
+
+def _restarts(job: Mapping[str, Any]) -> str:
+    """How often, for people; and what is not as usual."""
+    rules = job["restarts"]
+    if not job["max_restarts"]:
+        return "none"
+    window = f" within {duration(rules['window_s'])}" if rules["window_s"] else ""
+    hopeless = ", of what cannot heal, too" if rules["on"] == "always" else ""
+    return f"at most {job['max_restarts']}{window}{hopeless}"
 
 
 def _worker_rows(workers: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:

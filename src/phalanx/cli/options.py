@@ -149,9 +149,41 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "max-restarts",
         "Restarts and stopping",
-        "how often the worker group may be restarted after a failure",
-        metavar="N",
+        "how often the worker group may be restarted after a failure: N times in all, or within "
+        "any stretch of time, as in 3/1h (s, m, h, d)",
+        metavar="N[/TIME]",
         default="0",
+    ),
+    Option(
+        "restart-on",
+        "Restarts and stopping",
+        "which failures are followed by a restart: those that another try may heal (failure), or "
+        "also those of the first round that it cannot, as a missing module (always)",
+        metavar="WHAT",
+        default="failure",
+        choices=("failure", "always"),
+        pet=False,
+        ours=True,
+    ),
+    Option(
+        "max-restart-delay",
+        "Restarts and stopping",
+        "longest pause before a restart, in seconds; when workers fail within 10 s of their start "
+        "again and again, pauses grow from 1 s to this; 0: none",
+        metavar="SECONDS",
+        default="30",
+        pet=False,
+        ours=True,
+    ),
+    Option(
+        "failure-grace",
+        "Restarts and stopping",
+        "seconds between the first failure and the stop signal to the other workers, in which they "
+        "may write down where they are",
+        metavar="SECONDS",
+        default="0",
+        pet=False,
+        ours=True,
     ),
     Option(
         "shutdown-timeout",
@@ -179,17 +211,54 @@ OPTIONS: tuple[Option, ...] = (
         ours=True,
     ),
     Option(
+        "console",
+        "Output",
+        "how workers are shown: auto (several on a terminal: lines with the rank before them; "
+        "else as written), raw (they have the streams of phalanx), prefix (the rank before each "
+        "line, always), fold (so, and what several ranks say alike is said once)",
+        metavar="MODE",
+        default="auto",
+        choices=("auto", "raw", "prefix", "fold"),
+        pet=False,
+        ours=True,
+    ),
+    Option(
+        "local-ranks-filter",
+        "Output",
+        "show only these local ranks on the console; files are not affected",
+        metavar="R,...",
+        default="",
+    ),
+    Option(
+        "ranks-filter",
+        "Output",
+        "show only these ranks on the console; files are not affected",
+        metavar="R,...",
+        default="",
+        pet=False,
+        ours=True,
+    ),
+    Option(
+        "tty",
+        "Output",
+        "give the terminal and the keyboard to this rank alone, for pdb and the like; the other "
+        "workers are not shown",
+        metavar="RANK",
+        pet=False,
+        ours=True,
+    ),
+    Option(
         "log-dir",
         "Output",
-        "keep error files (and later logs) below this directory; /dev/null: nowhere; default: a "
-        "temporary directory that is removed when all goes well",
+        "keep error and log files below this directory; /dev/null: nowhere; default: a temporary "
+        "directory that is removed when all goes well",
         metavar="DIR",
     ),
     Option(
         "redirects",
         "Output",
-        "streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:N,... (not "
-        "yet: output goes to the console)",
+        "streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:N with commas "
+        "between",
         metavar="N|RANK:N,...",
         default="0",
         short="-r",
@@ -197,29 +266,31 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "tee",
         "Output",
-        "streams that go to files and to the console, as --redirects (not yet)",
+        "streams that go to files and to the console, as --redirects",
         metavar="N|RANK:N,...",
         default="0",
         short="-t",
     ),
     Option(
-        "local-ranks-filter",
+        "log-max-size",
         "Output",
-        "show only these local ranks on the console (not yet)",
-        metavar="R,...",
-        default="",
+        "put a log file aside when it has this size, in octets or with K, M, G; the last three "
+        "(.1 is the newest) are kept; default: no limit",
+        metavar="SIZE",
+        pet=False,
+        ours=True,
     ),
     Option(
         "duplicate-stdout-filters",
         "Output",
-        "with --tee: copy stdout lines with any of these texts to a file (not yet)",
+        "with --tee: copy stdout lines with any of these texts to a file of all ranks",
         metavar="TEXT,...",
         default="",
     ),
     Option(
         "duplicate-stderr-filters",
         "Output",
-        "with --tee: copy stderr lines with any of these texts to a file (not yet)",
+        "with --tee: copy stderr lines with any of these texts to a file of all ranks",
         metavar="TEXT,...",
         default="",
     ),

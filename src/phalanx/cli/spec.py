@@ -6,9 +6,11 @@ but will not have its effect (yet) gives a note: one line each, printed once, be
 
 from __future__ import annotations
 
+from phalanx.cli.console import check_ranks, console
 from phalanx.cli.options import OPTIONS
 from phalanx.cli.parse import CommandLine, Setting
 from phalanx.cli.rendezvous import check_conf, rendezvous
+from phalanx.cli.restarts import restart_rules
 from phalanx.cli.values import bad, choice, named, number, whole_number
 from phalanx.errors import UsageError
 from phalanx.job import MOST_WORKERS, Command, CommandKind, JobSpec, StopSignalTo
@@ -84,8 +86,8 @@ def build(
     min_nodes, max_nodes = _nodes(line)
     check_conf(line, notes)
     where = rendezvous(line, min_nodes, max_nodes, fresh_id, notes)
-    _check_output(line, notes)
     _check_accepted(line, environ, notes)
+    rules = restart_rules(line)
     spec = JobSpec(
         command=command,
         run_id=where.run_id,
@@ -95,9 +97,14 @@ def build(
         min_nodes=min_nodes,
         max_nodes=max_nodes,
         role=line.text("role") or "default",
-        max_restarts=whole_number(line, "max-restarts", at_least=0),
+        max_restarts=rules.max_restarts,
+        restart_window_s=rules.restart_window_s,
+        restart_on_always=rules.restart_on_always,
+        max_restart_delay_s=rules.max_restart_delay_s,
+        failure_grace_s=rules.failure_grace_s,
         log_dir=line.text("log-dir"),
         shutdown_timeout_s=_shutdown_timeout(line, environ, notes),
+        console=console(line, environ, notes),
         stop_signal_to=_stop_signal_to(line, command),
         signals_to_handle=_signals(line, notes),
         virtual_local_rank=line.flag("virtual-local-rank"),
@@ -106,6 +113,7 @@ def build(
     if local_world_size is None or line.given("numa-binding") or line.text("omp") == "auto":
         spec = _on_this_machine(line, spec, machine())
         notes += machine().notes
+    check_ranks(line, spec, notes)
     return Plan(spec, tuple(notes))
 
 
@@ -198,42 +206,6 @@ def _nodes(line: CommandLine) -> tuple[int, int]:
     if not 0 < least <= most:
         raise bad(setting, "nnodes", "at least 1, and MIN at most MAX", "--nnodes=1:4")
     return least, most
-
-
-def _check_output(line: CommandLine, notes: list[str]) -> None:
-    for name in ("redirects", "tee"):
-        setting = line.settings[name]
-        if _streams(setting, name):
-            notes.append(f"{named(setting, name)}: not yet, output goes to the console")
-    for name in ("local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"):
-        if line.text(name):
-            notes.append(f"{named(line.settings[name], name)}: not yet, all output is shown")
-    ranks = line.settings["local-ranks-filter"]
-    if ranks.text and not all(_is_rank(rank) for rank in ranks.text.split(",")):
-        wanted = "local ranks with commas between"
-        raise bad(ranks, "local-ranks-filter", wanted, "--local-ranks-filter=0,2")
-
-
-def _is_rank(text: str) -> bool:
-    return text.strip().isascii() and text.strip().isdigit()
-
-
-def _streams(setting: Setting, name: str) -> bool:
-    """Does `0..3` or `RANK:0..3,...` ask for anything? Raises UsageError."""
-    wanted = False
-    for part in setting.text.split(","):
-        rank, colon, digit = part.rpartition(":")
-        digit_fine = digit in ("0", "1", "2", "3")
-        rank_fine = _is_rank(rank) if colon else setting.text == digit
-        if not (digit_fine and rank_fine):
-            raise bad(
-                setting,
-                name,
-                "0, 1, 2 or 3 for all ranks, or RANK:N with commas between",
-                f"--{name}=3 or --{name}=0:3,1:1",
-            )
-        wanted = wanted or digit != "0"
-    return wanted
 
 
 def _check_accepted(line: CommandLine, environ: Mapping[str, str], notes: list[str]) -> None:

@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from phalanx.cli.parse import CommandLine, Setting
 
-__all__ = ["bad", "choice", "named", "number", "whole_number"]
+__all__ = ["bad", "choice", "named", "number", "seconds", "whole_number"]
 
 
 def whole_number(
@@ -35,6 +35,17 @@ def number(setting: Setting) -> float | None:
         return float(setting.text)
     except ValueError:
         return None
+
+
+def seconds(line: CommandLine, name: str, *, at_most: int) -> float:
+    """The seconds of an option, 0 or more; fractions will do. Raises UsageError."""
+    setting = line.settings[name]
+    value = number(setting)
+    if value is None or not value >= 0:
+        raise bad(setting, name, "a number of seconds, 0 or more")
+    if value > at_most:
+        raise bad(setting, name, f"at most {at_most} seconds")
+    return value
 
 
 def choice(line: CommandLine, name: str) -> str | None:

@@ -8,6 +8,7 @@ from phalanx.outcome import Failure, Outcome
 from phalanx.record import Record
 
 __all__ = [
+    "AnnounceGrace",
     "AnnounceRestart",
     "Assignment",
     "CloseJob",
@@ -63,8 +64,23 @@ class AnnounceRestart(Record):
     """For the person at the coordinator's node: what was the cause, and which restart this is."""
 
     cause: Failure
+    #: Of the whole life of the job.
     restart_count: int
     max_restarts: int
+    #: Until the next round starts; 0: at once.
+    delay_s: float = 0.0
+    #: The stretch of time that `max_restarts` is for, and how many this makes in it; None: a total.
+    window_s: float | None = None
+    in_window: int = 0
 
 
-CoordinatorEffect = StartRound | StopRound | CloseJob | AnnounceRestart
+class AnnounceGrace(Record):
+    """For the same person: after this failure the other workers have so long until they are told
+    to stop.
+    """
+
+    cause: Failure
+    seconds: float
+
+
+CoordinatorEffect = StartRound | StopRound | CloseJob | AnnounceRestart | AnnounceGrace

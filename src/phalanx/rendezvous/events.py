@@ -6,17 +6,19 @@ nodes are never compared.
 
 from __future__ import annotations
 
-from phalanx.outcome import Failure
+from phalanx.outcome import Explained, Failure
 from phalanx.record import Record
 
 __all__ = [
     "CoordinatorEvent",
+    "Explained",
     "GroupGone",
     "GroupSucceeded",
     "NodeFailed",
     "NodeJoined",
     "StopRequested",
     "StoreOffer",
+    "Ticked",
     "WorkerFailed",
 ]
 
@@ -64,6 +66,7 @@ class GroupGone(Record):
     round: int
     offer: StoreOffer
     unfit: tuple[tuple[int, str], ...] = ()
+    explained: tuple[Explained, ...] = ()
 
 
 class NodeFailed(Record):
@@ -80,6 +83,10 @@ class StopRequested(Record):
     signum: int
 
 
+class Ticked(Record):
+    """The coordinator's deadline is there, or past; nothing else has happened."""
+
+
 CoordinatorEvent = (
-    NodeJoined | WorkerFailed | GroupSucceeded | GroupGone | NodeFailed | StopRequested
+    NodeJoined | WorkerFailed | GroupSucceeded | GroupGone | NodeFailed | StopRequested | Ticked
 )

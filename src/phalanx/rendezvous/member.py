@@ -40,6 +40,7 @@ from phalanx.rendezvous.effects import (
 )
 from phalanx.rendezvous.events import (
     CoordinatorEvent,
+    Explained,
     GroupGone,
     GroupSucceeded,
     NodeFailed,
@@ -64,10 +65,10 @@ __all__ = [
     "Member",
     "MemberEffect",
     "MemberEvent",
+    "ServiceEnded",
     "SignalArrived",
     "StartGroup",
     "StopGroup",
-    "StoreLost",
     "SuspendAsked",
     "SuspendNode",
     "Tell",
@@ -110,10 +111,14 @@ class WorkerEnded(Record):
     at: float
 
 
-class StoreLost(Record):
-    """The process that serves the workers' store ended, or could not be started."""
+class ServiceEnded(Record):
+    """A process of ours that serves the workers ended, or could not be started.
+
+    `what` says which, to follow "error:": "the store of the workers".
+    """
 
     round: int
+    what: str
     status: ExitStatus
 
 
@@ -123,6 +128,7 @@ class GroupCleared(Record):
     round: int
     offer: StoreOffer
     unfit: tuple[tuple[int, str], ...] = ()
+    explained: tuple[Explained, ...] = ()
 
 
 class SignalArrived(Record):
@@ -157,7 +163,7 @@ MemberEvent = (
     | CloseJob
     | ForkServerReady
     | WorkerEnded
-    | StoreLost
+    | ServiceEnded
     | GroupCleared
     | SignalArrived
     | SuspendAsked
@@ -234,11 +240,11 @@ class Member:
                 return self._stop(round_, reason, signum)
             case WorkerEnded() if event.round == self._round:
                 return self._worker_ended(event, now)
-            case StoreLost(round_, status) if round_ == self._round:
-                return self._store_lost(status)
-            case GroupCleared(round_, offer, unfit) if round_ == self._round:
+            case ServiceEnded(round_, what, status) if round_ == self._round:
+                return self._service_ended(what, status)
+            case GroupCleared(round_, offer, unfit, explained) if round_ == self._round:
                 self.state = GroupState.NONE
-                return (Tell(GroupGone(self.node, round_, offer, unfit)),)
+                return (Tell(GroupGone(self.node, round_, offer, unfit, explained)),)
             case SignalArrived(signum, pass_on):
                 return self._signal_arrived(signum, pass_on, now)
             case SuspendAsked():
@@ -307,13 +313,11 @@ class Member:
         )
         return WorkerFailed(self.node, event.round, failure, max(0.0, now - event.at))
 
-    def _store_lost(self, status: ExitStatus) -> Sequence[MemberEffect]:
-        """Workers that need the store hang or fail without it: the round is over either way."""
+    def _service_ended(self, what: str, status: ExitStatus) -> Sequence[MemberEffect]:
+        """Workers that need it hang or fail without it: the round is over either way."""
         assert self._assignment is not None
         round_ = self._assignment.round
-        failure = Failure(
-            self.node, self.host, round_, None, None, 0, status, what="the store of the workers"
-        )
+        failure = Failure(self.node, self.host, round_, None, None, 0, status, what=what)
         return (Tell(WorkerFailed(self.node, round_, failure, 0.0)),)
 
     def _signal_arrived(self, signum: int, pass_on: int, now: float) -> Sequence[MemberEffect]:
