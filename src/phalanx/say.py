@@ -11,7 +11,11 @@ import os
 import select
 from time import monotonic
 
-__all__ = ["finish", "flush", "printable", "say"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["finish", "flush", "printable", "say", "say_block"]
 
 #: Lines kept while nobody reads; more are dropped, oldest first.
 _LINES = 100
@@ -23,7 +27,16 @@ _waiting: list[bytes] = []
 
 def say(text: str) -> None:
     """Print one line, now or as soon as stderr takes it."""
-    _waiting.append(f"phalanx: {text}\n".encode(errors="replace"))
+    _put(f"phalanx: {text}\n")
+
+
+def say_block(lines: Sequence[str]) -> None:
+    """Print these lines as they are and together: no line of ours comes between, or is dropped."""
+    _put("".join(f"{line}\n" for line in lines))
+
+
+def _put(text: str) -> None:
+    _waiting.append(text.encode(errors="replace"))
     if len(_waiting) > _LINES:
         del _waiting[0]
     flush()

@@ -1,6 +1,9 @@
 """Where a job's files lie: torchrun's layout, one object that knows every path.
 
     <log dir>/<run id>_<8 random>/attempt_<restart count>/<local rank>/error.json
+                                                                      /stdout.log, stderr.log
+                                 /failure.json
+           /latest -> <run id>_<8 random>
 
 A further round with the same restart count goes to `attempt_<n>_round_<k>`: nothing is wiped.
 Without `--log-dir` the log directory is a temporary one of ours, which `clean_up` removes.
@@ -11,8 +14,21 @@ from __future__ import annotations
 import os
 
 from phalanx.errors import ExitCode, StartError
+from phalanx.record import Record
 
-__all__ = ["LogPaths", "folder_name"]
+__all__ = ["Attempt", "LogPaths", "folder_name"]
+
+
+class Attempt(Record):
+    """The directories of one round: its own and one for each local rank; None without files."""
+
+    folder: str | None
+    workers: tuple[str | None, ...]
+
+    @property
+    def error_files(self) -> list[str]:
+        """The error file of each local rank, "" for none."""
+        return ["" if own is None else os.path.join(own, "error.json") for own in self.workers]
 
 
 class LogPaths:
@@ -36,7 +52,10 @@ class LogPaths:
             else:
                 log_dir = os.path.abspath(log_dir)
                 os.makedirs(log_dir, exist_ok=True)
-            return cls(_fresh_dir(log_dir, folder_name(run_id) + "_"), temporary_dir)
+            job_dir = _fresh_dir(log_dir, folder_name(run_id) + "_")
+            if temporary_dir is None:
+                _point_to(job_dir, os.path.join(log_dir, "latest"))
+            return cls(job_dir, temporary_dir)
         except OSError as error:
             if temporary_dir is not None:
                 _remove(temporary_dir)
@@ -49,25 +68,32 @@ class LogPaths:
                 exit_code=ExitCode.CANNOT_CREATE,
             ) from None
 
-    def start_attempt(self, restart_count: int, round_: int, local_world_size: int) -> list[str]:
-        """Make the directories of one round; the error file of each local rank, "" for none.
+    @property
+    def chosen(self) -> bool:
+        """The user has named the log directory, so its files are wanted."""
+        return self.job_dir is not None and self._temporary_dir is None
 
-        Raises OSError.
-        """
+    def start_attempt(self, restart_count: int, round_: int, local_world_size: int) -> Attempt:
+        """Make the directories of one round. Raises OSError."""
         if self.job_dir is None:
-            return [""] * local_world_size
+            return self.no_files(local_world_size)
         attempt = f"attempt_{restart_count}"
         if attempt in self._attempts:
             attempt += f"_round_{round_}"
         self._attempts.add(attempt)
         base = os.path.join(self.job_dir, attempt)
         os.mkdir(base)
-        files = []
+        workers = []
         for local_rank in range(local_world_size):
             folder = os.path.join(base, str(local_rank))
             os.mkdir(folder)
-            files.append(os.path.join(folder, "error.json"))
-        return files
+            workers.append(folder)
+        return Attempt(base, tuple(workers))
+
+    @staticmethod
+    def no_files(local_world_size: int) -> Attempt:
+        """For a round whose directories cannot be made."""
+        return Attempt(None, (None,) * local_world_size)
 
     def clean_up(self, *, keep_files: bool = False) -> str | None:
         """Remove the temporary directory, if that is what it is. Never raises.
@@ -98,6 +124,24 @@ def _fresh_dir(parent: str, prefix: str) -> str:
         except FileExistsError:
             continue
         return path
+
+
+def _point_to(job_dir: str, link: str) -> None:
+    """Have `link` lead to the newest job's directory, at no instant to none.
+
+    Never raises: a file system may have no links, and somebody's file of that name stays.
+    """
+    fresh = f"{job_dir}.link"
+    try:
+        if os.path.lexists(link) and not os.path.islink(link):
+            return
+        os.symlink(os.path.basename(job_dir), fresh)
+        os.replace(fresh, link)
+    except OSError:
+        try:
+            os.unlink(fresh)
+        except OSError:
+            pass
 
 
 def _remove(path: str, *, keep_files: bool = False) -> None:

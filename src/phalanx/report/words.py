@@ -17,9 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LIMITS",
+    "START_HINTS",
+    "cannot_write",
     "describe",
+    "duration",
     "exit_code",
     "final_lines",
+    "grace_line",
+    "not_restarted_line",
     "restart_line",
     "signal_name",
     "timeout_line",
@@ -35,7 +40,8 @@ LIMITS = {
     errno.ENFILE: "the machine's limit of open files is reached",
 }
 
-_HINTS = {
+#: What to do about a program that could not be started, by errno.
+START_HINTS = {
     **LIMITS,
     errno.ENOENT: "check the name; a script's first line (#!) names a program too",
     errno.EACCES: "check that it is an executable file (chmod +x)",
@@ -59,6 +65,11 @@ def describe(status: ExitStatus) -> str:
         core = " and dumped core" if status.core_dumped else ""
         return f"was killed by {signal_name(status.signal)}{core}"
     return f"exited with code {status.code}"
+
+
+def cannot_write(what: str, why: int) -> str:
+    """A place for output does not take any; `why` is an errno."""
+    return f"{what} cannot be written: {os.strerror(why)}"
 
 
 def who(failure: Failure) -> str:
@@ -92,8 +103,46 @@ def _processes(local_ranks: tuple[int, ...], helpers: int) -> str:
     return " and ".join(parts) or "nothing"
 
 
-def restart_line(cause: Failure, restart_count: int, max_restarts: int) -> str:
-    return f"{who(cause)} {describe(cause.status)}; restart {restart_count} of {max_restarts}"
+def restart_line(
+    cause: Failure,
+    restart_count: int,
+    max_restarts: int,
+    *,
+    delay_s: float = 0.0,
+    window_s: float | None = None,
+    in_window: int = 0,
+) -> str:
+    """What failed, and which restart follows when; `in_window` of `max_restarts` if windowed."""
+    count = f"restart {restart_count} of {max_restarts}"
+    if window_s is not None:
+        within = f"within {duration(window_s)}"
+        count = f"restart {in_window} of {max_restarts} {within} ({restart_count} in all)"
+    when = f" in {delay_s:g} s" if delay_s else ""
+    return f"{who(cause)} {describe(cause.status)}; {count}{when}"
+
+
+def not_restarted_line(outcome: Outcome) -> str:
+    """Why a job ended though it had restarts left; empty if it did not."""
+    if not outcome.cannot_heal:
+        return ""
+    why = f"this cannot heal ({outcome.cannot_heal})"
+    return f"not restarted: {why}; --restart-on=always overrides"
+
+
+def grace_line(cause: Failure, seconds: float) -> str:
+    """What failed, and how long the other workers still have."""
+    return (
+        f"{who(cause)} {describe(cause.status)}; waiting {seconds:g} s"
+        " (--failure-grace) before the other workers are stopped"
+    )
+
+
+def duration(seconds: float) -> str:
+    """In the largest unit that makes it a whole number: "90 s", "10 min", "1 h"."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds and seconds % size == 0:
+            return f"{seconds // size:g} {unit}"
+    return f"{seconds:g} s"
 
 
 def final_lines(outcome: Outcome) -> Sequence[str]:
@@ -112,7 +161,7 @@ def final_lines(outcome: Outcome) -> Sequence[str]:
 def _failed(failures: Sequence[Failure]) -> Sequence[str]:
     first = failures[0]
     line = f"error: {who(first)} {describe(first.status)}"
-    hint = _HINTS.get(first.status.errno or 0)
+    hint = START_HINTS.get(first.status.errno or 0)
     return (line, f"hint: {hint}") if hint else (line,)
 
 

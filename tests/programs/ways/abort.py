@@ -1,0 +1,7 @@
+"""os.abort, with faulthandler."""
+
+import faulthandler
+import os
+
+faulthandler.enable()
+os.abort()

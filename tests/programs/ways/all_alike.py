@@ -1,0 +1,4 @@
+"""A bug that every rank has."""
+
+settings = {"size": 1}
+print(settings["x"])

@@ -1,0 +1,3 @@
+"""More memory than there is address space."""
+
+bytearray(1 << 62)
