@@ -41,6 +41,7 @@ bench: venv
 	@$(VENV)/bin/python benchmarks/launch.py
 	@$(VENV)/bin/python benchmarks/startup.py
 	@$(VENV)/bin/python benchmarks/store.py
+	@$(VENV)/bin/python benchmarks/console.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -136,6 +136,10 @@ class Terminal:
         self.expect("<<")
         return self.expect(">>")
 
+    def resize(self, columns: int, rows: int) -> None:
+        """Give the window another size, as a terminal program does; programs get SIGWINCH."""
+        termios.tcsetwinsize(self._master, (rows, columns))
+
     def hang_up(self) -> None:
         """Close the terminal, as a terminal program does when its window is closed."""
         if not self._closing.is_set():
@@ -152,12 +156,19 @@ class Terminal:
     @property
     def fork_server(self) -> int:
         """The pid of the job's fork server, waiting until there is one."""
+        return self._named("phalanx fork server")
 
+    @property
+    def services(self) -> set[int]:
+        """Those of our processes that are not stopped with the job: fork server and writer."""
+        writers = {pid for pid, line in self.processes().items() if line == "phalanx writer"}
+        return {self.fork_server} | writers
+
+    def _named(self, title: str) -> int:
         def look() -> int:
-            named = (pid for pid, line in self.processes().items() if line == "phalanx fork server")
-            return next(named, 0)
+            return next((pid for pid, line in self.processes().items() if line == title), 0)
 
-        return eventually(look, what="a fork server")
+        return eventually(look, what=title)
 
     @property
     def agent(self) -> int:

@@ -119,7 +119,8 @@ def test_choices_of_variables_are_checked(work: Path) -> None:
 def test_options_of_our_own() -> None:
     run = finished("--help")
 
-    for name in ("version", "stop-signal-to", "store", "omp", "dry-run", "json"):
+    stopping = ("stop-signal-to", "restart-on", "max-restart-delay", "failure-grace")
+    for name in ("version", *stopping, "store", "omp", "dry-run", "json"):
         assert f"  --{name} " in run.stdout
 
 
@@ -188,7 +189,7 @@ def test_a_run_id_with_a_slash(work: Path) -> None:
     words = ["--rdzv-backend=c10d", "--rdzv-id=a/b", "--log-dir=logs"]
 
     assert variables(work, ["TORCHELASTIC_RUN_ID"], *words) == "a/b\n"
-    assert [path.name[:4] for path in (work / "logs").iterdir()] == ["a_b_"]
+    assert sorted(path.name[:4] for path in (work / "logs").iterdir()) == ["a_b_", "late"]
 
 
 def test_the_address_is_the_one_given_and_no_name_is_looked_up(work: Path) -> None:
@@ -449,22 +450,29 @@ def test_exit_codes_are_the_workers_own(work: Path) -> None:
     assert killed.process.returncode == 137
 
 
-def test_the_report_of_a_failure_is_a_line_and_no_traceback_of_ours(work: Path) -> None:
+def test_the_report_of_a_failure_comes_last_and_has_no_traceback_of_ours(work: Path) -> None:
     (work / "s.py").write_text("raise SystemExit(3)")
     run = finished("s.py", cwd=work)
 
-    assert re.fullmatch(
-        r"phalanx: error: rank 0 \(local rank 0, pid \d+\) exited with code 3\n", run.stderr
-    )
+    lines = run.stderr.splitlines()
+    assert lines[0] == "phalanx: error: rank 0 exited with code 3"
+    assert lines[1:3] == ["Root Cause (first observed failure):", "  rank      : 0 (local_rank: 0)"]
+    assert re.fullmatch(r"  exitcode  : 3 \(pid: \d+\)", lines[3])
+    assert "Traceback" not in run.stderr
 
 
-def test_the_error_file_of_the_launcher_itself_is_not_written(work: Path) -> None:
+def test_the_error_file_of_the_launcher_itself_is_written_for_any_exception(work: Path) -> None:
     (work / "s.py").write_text("raise ValueError('boom')")
-    reply = work / "reply.json"
-    run = finished("--run-path", "s.py", cwd=work, env={"TORCHELASTIC_ERROR_FILE": str(reply)})
+    for option in ([], ["--run-path"]):
+        reply = work / "reply.json"
+        env = {"TORCHELASTIC_ERROR_FILE": str(reply)}
+        run = finished(*option, "s.py", cwd=work, env=env)
 
-    assert run.process.returncode == 1
-    assert not reply.exists()
+        assert run.process.returncode == 1
+        told = json.loads(reply.read_text())["message"]
+        assert told["message"] == "ValueError: boom"
+        assert "s.py" in told["extraInfo"]["py_callstack"]
+        reply.unlink()
 
 
 def test_an_odd_error_file_is_no_trouble(work: Path) -> None:
@@ -546,15 +554,6 @@ def test_several_nodes_are_refused(work: Path) -> None:
 
 def test_etcd_is_refused(work: Path) -> None:
     assert finished("--rdzv-backend=etcd-v2", "words.py", cwd=work).process.returncode == 69
-
-
-def test_redirects_tee_and_filters_are_said_to_be_without_effect(work: Path) -> None:
-    words = ["--redirects=3", "--tee=1", "--local-ranks-filter=1", "--duplicate-stdout-filters=a"]
-    run = finished(*words, "--log-dir=logs", "words.py", cwd=work)
-
-    assert run.stdout == "[]\n"
-    assert run.stderr.count("not yet") == 4
-    assert not [*(work / "logs").rglob("*.log")]
 
 
 def test_event_handlers_are_said_to_be_without_effect(work: Path) -> None:

@@ -18,15 +18,32 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cli"}),
     frozenset({"clusters", "devices"}),
     frozenset({"agent"}),
-    frozenset({"workers", "net", "console"}),
+    frozenset({"workers", "net"}),
+    frozenset({"console"}),
     frozenset({"rendezvous", "wire", "store", "report"}),
-    frozenset({"job", "outcome", "errors", "differences", "say"}),
+    frozenset({"job", "outcome", "errors", "differences", "say", "signals"}),
     frozenset({"record", "__init__"}),
 )
 #: Packages and modules that decide: the same event at the same time gives the same effects.
 PURE = (
     *("rendezvous", "wire", "store", "report"),
-    *("cli/dry_run.py", "cli/parse.py", "cli/rendezvous.py", "cli/spec.py", "cli/values.py"),
+    *(
+        "cli/console.py",
+        "cli/dry_run.py",
+        "cli/parse.py",
+        "cli/rendezvous.py",
+        "cli/restarts.py",
+        "cli/spec.py",
+        "cli/values.py",
+    ),
+    *(
+        "console/fold.py",
+        "console/lines.py",
+        "console/plan.py",
+        "console/reader.py",
+        "console/region.py",
+        "console/screen.py",
+    ),
     *("workers/stop.py", "workers/orphans.py", "workers/environment.py", "agent/start_order.py"),
     *(
         "devices/cpulist.py",

@@ -133,7 +133,7 @@ def test_an_error_file(python: str, env: dict[str, str], tmp_path: Path) -> None
     run = finished(*words, launcher=(python, "-m", "phalanx"), env=env, cwd=tmp_path)
 
     assert run.process.returncode == 1
-    (file,) = tmp_path.glob("logs/*/attempt_0/0/error.json")
+    file = tmp_path / "logs" / "latest" / "attempt_0" / "0" / "error.json"
     assert json.loads(file.read_text())["message"]["message"] == "ValueError: boom"
 
 

@@ -134,15 +134,15 @@ def test_a_job_within_a_job_stands_still_with_it(tmp_path: Path) -> None:
 
 
 def test_a_suspended_job_is_stopped_process_by_process(tmp_path: Path) -> None:
-    """As `ps` shows it; the fork server is not, since it is needed if the agent is killed."""
+    """As `ps` shows it; fork server and writer are not: they are needed if the agent is killed."""
     with Terminal(tmp_path) as terminal:
         terminal.line(ticks(tmp_path))
         ready(tmp_path)
         press_ctrl_z(terminal)
 
-        ours = {terminal.shell.pid, terminal.agent, terminal.fork_server}
+        ours = {terminal.shell.pid, terminal.agent, *terminal.services}
         assert len(terminal.processes().keys() - ours) == 2 * (1 + len(KINDS.split(",")))
-        assert running(terminal) == {terminal.shell.pid, terminal.fork_server}
+        assert running(terminal) == {terminal.shell.pid, *terminal.services}
 
 
 def test_bg_goes_on_without_the_terminal(tmp_path: Path) -> None:
@@ -270,11 +270,11 @@ def test_helpers_of_workers_that_are_all_killed_while_suspended_are_stopped(tmp_
         terminal.line(ticks(tmp_path))
         workers = ready(tmp_path)
         press_ctrl_z(terminal)
-        agent, server = terminal.agent, terminal.fork_server
+        agent, services = terminal.agent, terminal.services
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
 
-        terminal.nothing_left(terminal.shell.pid, agent, server)
+        terminal.nothing_left(terminal.shell.pid, agent, *services)
         terminal.line("fg")
         assert terminal.ask("$?") == "137"
         terminal.nothing_left(terminal.shell.pid)
@@ -561,7 +561,7 @@ def test_processes_that_fork_on_and_on_all_stand_still(tmp_path: Path) -> None:
         eventually((tmp_path / "ready_0").exists, what="all chains")
         for _ in range(3):
             press_ctrl_z(terminal)
-            eventually(lambda: running(terminal) == {terminal.shell.pid, terminal.fork_server})
+            eventually(lambda: running(terminal) == {terminal.shell.pid, *terminal.services})
             there = terminal.processes()
             assert len(there) > 100
             wait_for(0.2)

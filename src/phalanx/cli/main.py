@@ -139,25 +139,35 @@ def _check_proc() -> None:
 def _launch_through(server: ServerProcess, start_state: StartState, line: CommandLine) -> int:
     from phalanx.agent.agent import Agent
     from phalanx.agent.log_paths import LogPaths
-    from phalanx.report.words import exit_code, final_lines
+    from phalanx.cli.failure import tell
 
     plan = _plan(line, _Machine(), _fresh_id)
+    if plan.spec.console.tty_rank is not None:
+        _check_terminal()
     paths = LogPaths.create(plan.spec.log_dir, plan.spec.run_id, _temporary_root())
     for note in plan.notes:
         say(printable(note))
     try:
-        detail = say if _wants_detail() else _say_nothing
-        outcome = Agent(plan.spec, server, start_state, paths, say, detail).run()
+        agent = Agent(plan.spec, server, start_state, paths, say, detail=_wants_detail())
+        outcome = agent.run()
     except PhalanxError:
         paths.clean_up()
         raise
-    for text in final_lines(outcome):
-        say(text)
-    code = exit_code(outcome)
-    kept = paths.clean_up(keep_files=code != 0)
-    if kept is not None:
-        say(f"error files are in {kept}")
-    return code
+    return tell(outcome, agent.verdict, paths, os.environ)
+
+
+def _check_terminal() -> None:
+    """For --tty: is there one to give away, and is it ours at the moment?"""
+    if not (os.isatty(0) and os.isatty(1)):
+        raise UsageError(
+            "--tty needs a terminal as stdin and stdout", "run it in one, or leave --tty out"
+        )
+    try:
+        in_front = os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return  # another session's: nobody to share it with
+    if not in_front:
+        raise UsageError("--tty cannot have the terminal in the background", "leave out the &")
 
 
 def _plan(line: CommandLine, machine: _Machine, fresh_id: Callable[[], str]) -> Plan:
@@ -222,10 +232,6 @@ class _Machine:
 def _wants_detail() -> bool:
     """torchrun's LOGLEVEL: INFO and below tell what is done as well as what goes wrong."""
     return os.environ.get("LOGLEVEL", "").upper() in ("INFO", "DEBUG", "NOTSET")
-
-
-def _say_nothing(_text: str) -> None:
-    pass
 
 
 def _fresh_id() -> str:

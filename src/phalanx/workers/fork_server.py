@@ -19,16 +19,22 @@ import select
 import signal
 
 from phalanx.outcome import ExitStatus
+from phalanx.record import replace
 from phalanx.workers.adopted import Adopted
+from phalanx.workers.console_process import ConsoleProcess
 from phalanx.workers.messages import (
     Continue,
+    FinishOutput,
     GroupGone,
+    HurryOutput,
     Kill,
     Link,
     OpenStore,
     Ping,
     Pong,
     Ready,
+    Resize,
+    SayLine,
     ServiceLost,
     SignalAll,
     Start,
@@ -58,7 +64,7 @@ from phalanx.workers.process import (
     wake_with_parent,
     wakeup_pipe,
 )
-from phalanx.workers.spawn import read_outcome, spawn
+from phalanx.workers.spawn import Stdio, read_outcome, spawn
 from phalanx.workers.stop import (
     AgentGone,
     ChildrenSeen,
@@ -122,6 +128,11 @@ class ForkServer:
         self._stopped_before: set[int] = set()
         self._poll = select.poll()
         self._store = StoreProcess(store, self._poll)
+        self._console = ConsoleProcess(self._poll, link)
+        #: Local ranks of the round's workers that did not exit with 0.
+        self._failed: list[int] = []
+        #: The end of a round, once the writer has told what failed workers have said last.
+        self._gone: GroupGone | None = None
         self._wakeup_fd = -1
 
     def run(self) -> NoReturn:
@@ -146,8 +157,8 @@ class ForkServer:
     # The loop
 
     def _turn(self) -> None:
-        deadline = self._machine.deadline
-        wait_ms = None if deadline is None else max(0.0, (deadline - boottime()) * 1000 + 1)
+        instants = [at for at in (self._machine.deadline, self._console.deadline) if at is not None]
+        wait_ms = max(0.0, (min(instants) - boottime()) * 1000 + 1) if instants else None
         for fd, _events in self._poll.poll(wait_ms):
             if fd == self._wakeup_fd:
                 os.read(fd, 4096)
@@ -157,12 +168,16 @@ class ForkServer:
                 self._receive()
             elif fd in self._store.watched:
                 self._start_store()
+            elif fd == self._console.fileno():
+                self._console.hear()
             else:
                 self._exec_known(fd)
         deadline = self._machine.deadline
         if deadline is not None and boottime() >= deadline:
             self._reap()  # who has gone in time is not late
         self._handle(Ticked())
+        self._report_gone()
+        self._console.flush()
         if self._agent_there:
             wanted = select.POLLIN | (select.POLLOUT if self._link.wants_write else 0)
             self._poll.modify(self._link.fileno(), wanted)
@@ -198,6 +213,8 @@ class ForkServer:
                 self._handle(ContinueOrdered())
             case Ping(number):
                 self._link.send(Pong(number))
+            case SayLine() | Resize() | FinishOutput() | HurryOutput():
+                self._console.order(message)
             case _:
                 pass
 
@@ -244,13 +261,19 @@ class ForkServer:
         self._handle(
             GroupStarted(order.round, local_ranks, order.whole_group, order.leftover_timeout_s)
         )
+        self._failed = []
         refused = 0
-        for local_rank, argv, added, cpus in order.workers:
+        try:
+            stdios = self._console.open_streams(order)
+        except OSError as error:
+            refused = error.errno or 11
+            stdios = [Stdio()] * len(order.workers)
+        for (local_rank, argv, added, cpus), stdio in zip(order.workers, stdios, strict=True):
             if refused:
                 self._never_ran(local_rank, refused)
                 continue
             try:
-                spawned = spawn(argv, self._environment(added), self._start_state, cpus)
+                spawned = spawn(argv, self._environment(added), self._start_state, cpus, stdio)
             except OSError as error:
                 refused = error.errno or 11
                 self._never_ran(local_rank, refused)
@@ -258,8 +281,17 @@ class ForkServer:
             worker = _Worker(local_rank, spawned.pid, spawned.outcome_fd)
             self._workers[spawned.pid] = worker
             self._poll.register(spawned.outcome_fd, select.POLLIN)
+        self._begin_output(order)
         if refused:
             self._see_children()
+
+    def _begin_output(self, order: Start) -> None:
+        """The workers run; now what reads what they say."""
+        try:
+            self._console.begin(order)
+        except OSError as error:
+            lost = ServiceLost(order.round, "writer", None, None, error.errno)
+            self._link.send(lost)
 
     @staticmethod
     def _environment(added: dict[str, str | None]) -> dict[str, str]:
@@ -310,7 +342,7 @@ class ForkServer:
 
     def _services(self) -> set[int]:
         """What serves the workers, and is neither stopped nor killed with them."""
-        return {self._store.pid} if self._store.pid else set()
+        return {pid for pid in (self._store.pid, self._console.pid) if pid}
 
     def _kill_tree(self, *, whole_tree: bool) -> None:
         """KILL: the whole tree once, since a huge process takes long to let go of its children;
@@ -336,6 +368,8 @@ class ForkServer:
                 self._worker_exited(worker, dead, now)
             elif dead.si_pid == self._store.pid:
                 self._store_lost(dead)
+            elif dead.si_pid == self._console.pid:
+                self._writer_lost(dead)
             else:
                 died.update(self._adopted.reaped(dead.si_pid))
         self._see_children(died)
@@ -344,6 +378,9 @@ class ForkServer:
         self._settle_exec(worker)
         del self._workers[worker.pid]
         status = exit_status(dead) if worker.errno is None else ExitStatus(errno=worker.errno)
+        if not status.succeeded:
+            self._failed.append(worker.local_rank)
+        self._console.worker_gone(worker.local_rank)
         self._link.send(
             WorkerExited(
                 self._machine.round,
@@ -366,13 +403,22 @@ class ForkServer:
         self._handle(ChildrenSeen(self._adopted.look(workers, self._not_helpers(), died)))
 
     def _group_gone(self, round_: int, *, stuck: bool) -> None:
-        left = [pid for pid in children(os.getpid()) if pid != self._store.pid] if stuck else []
+        spare = self._services()
+        left = [pid for pid in children(os.getpid()) if pid not in spare] if stuck else []
         self._workers.clear()
+        self._console.end_round(self._failed)
         self._store.stop()
         if not stuck:
             self._store.renew()
         wait_channels = tuple((pid, kernel_wait_channel(pid)) for pid in left)
-        self._link.send(GroupGone(round_, self._store.port, wait_channels))
+        self._gone = GroupGone(round_, self._store.port, wait_channels)
+        self._report_gone()
+
+    def _report_gone(self) -> None:
+        """Tell of the round's end, once the writer has answered, or is too slow."""
+        if self._gone is not None and self._console.round_ended:
+            self._link.send(replace(self._gone, tails=self._console.tails))
+            self._gone = None
 
     def _leave(self) -> NoReturn:
         self._store.stop()
@@ -390,10 +436,22 @@ class ForkServer:
 
     def _start_store(self) -> None:
         try:
-            self._store.start(leave_behind=self._link.close)
+            self._store.start(leave_behind=self._leave_behind)
         except OSError as error:
             refused = ServiceLost(self._machine.round, "store", None, None, error.errno)
             self._link.send(refused)
+
+    def _writer_lost(self, dead: os.waitid_result) -> None:
+        """Its readers' ends are gone with it: nothing that workers write gets anywhere."""
+        status = exit_status(dead)
+        if self._console.ended():
+            lost = ServiceLost(self._machine.round, "writer", status.code, status.signal, None)
+            self._link.send(lost)
+
+    def _leave_behind(self) -> None:
+        """In a child that lives on: no end of ours is to be held open by it."""
+        self._link.close()
+        self._console.leave_behind()
 
     def _store_lost(self, dead: os.waitid_result) -> None:
         self._store.pid = None

@@ -19,14 +19,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Continue",
+    "FinishOutput",
     "GroupGone",
+    "HurryOutput",
     "Kill",
     "Link",
     "Message",
     "OpenStore",
+    "OutputFinished",
+    "OutputWarning",
     "Ping",
     "Pong",
     "Ready",
+    "Resize",
+    "SayLine",
     "ServiceLost",
     "SignalAll",
     "Start",
@@ -67,6 +73,12 @@ class Start(Record):
     whole_group: bool
     #: Seconds that helpers get once the last worker is gone.
     leftover_timeout_s: float
+    #: What each worker has as stdout and stderr, in words of `console.plan`; none: our own.
+    streams: tuple[tuple[str, str], ...] = ()
+    #: What the writer is to do in this round, for `console.writer`; empty: nothing.
+    output: bytes = b""
+    #: Columns and rows of the workers' terminals.
+    window: tuple[int, int] = (80, 24)
 
 
 class Stop(Record):
@@ -92,6 +104,32 @@ class Suspend(Record):
 
 class Continue(Record):
     """Let what was suspended go on."""
+
+
+class SayLine(Record):
+    """Have the writer print a line of phalanx on stderr, in its place among the workers'."""
+
+    text: str
+
+
+class Resize(Record):
+    """The terminal has this size now."""
+
+    columns: int
+    rows: int
+
+
+class FinishOutput(Record):
+    """No round will follow: print all that there is. Answered by OutputFinished.
+
+    `report_follows`: the agent will print something behind it.
+    """
+
+    report_follows: bool
+
+
+class HurryOutput(Record):
+    """Do not wait any longer for a reader of the output that does not read."""
 
 
 class Ping(Record):
@@ -159,12 +197,24 @@ class StopTimedOut(Record):
 class GroupGone(Record):
     """Nothing of the round is left but `stuck`: (pid, kernel wait channel) of what cannot die.
 
-    A fresh store listens on `store_port` for the next round.
+    A fresh store listens on `store_port` for the next round. `tails`: (local rank, the last that a
+    failed worker wrote to stderr) as far as the writer saw it.
     """
 
     round: int
     store_port: int
     stuck: tuple[tuple[int, str], ...]
+    tails: tuple[tuple[int, bytes], ...] = ()
+
+
+class OutputFinished(Record):
+    """All output is where it belongs, or can never be; there is no writer any more."""
+
+
+class OutputWarning(Record):
+    """Something of the output is lost: a line for people."""
+
+    text: str
 
 
 class ServiceLost(Record):
@@ -193,6 +243,10 @@ Message = (
     | SignalAll
     | Suspend
     | Continue
+    | SayLine
+    | Resize
+    | FinishOutput
+    | HurryOutput
     | Ping
     | Ready
     | StoreRefused
@@ -203,6 +257,8 @@ Message = (
     | GroupGone
     | ServiceLost
     | Suspended
+    | OutputFinished
+    | OutputWarning
     | Pong
 )
 
@@ -214,6 +270,10 @@ _KINDS: tuple[type[Message], ...] = (
     SignalAll,
     Suspend,
     Continue,
+    SayLine,
+    Resize,
+    FinishOutput,
+    HurryOutput,
     Ping,
     Ready,
     StoreRefused,
@@ -224,6 +284,8 @@ _KINDS: tuple[type[Message], ...] = (
     GroupGone,
     ServiceLost,
     Suspended,
+    OutputFinished,
+    OutputWarning,
     Pong,
 )
 _NUMBER = {kind: number for number, kind in enumerate(_KINDS)}

@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
     from phalanx.workers.process import StartState
 
-__all__ = ["Spawned", "read_outcome", "spawn"]
+__all__ = ["Spawned", "Stdio", "read_outcome", "spawn"]
+
+
+class Stdio(Record):
+    """What the worker gets as its standard streams: descriptors of ours; None: our own."""
+
+    stdin: int | None = None
+    stdout: int | None = None
+    stderr: int | None = None
+    #: They are a terminal, which is to be the worker's own: for the keyboard, and Ctrl-C on it.
+    terminal: bool = False
 
 
 class Spawned(Record):
@@ -33,6 +43,7 @@ def spawn(
     environment: Mapping[str, str],
     start_state: StartState,
     cpus: Sequence[int] = (),
+    stdio: Stdio = Stdio(),  # noqa: B008 (it is frozen)
 ) -> Spawned:
     """Start a worker, on these CPUs if any are named.
 
@@ -43,7 +54,7 @@ def spawn(
     try:
         pid = os.fork()
         if pid == 0:
-            _become(argv, environment, start_state, cpus, parent, report_fd)
+            _become(argv, environment, start_state, cpus, stdio, parent, report_fd)
     except OSError:
         os.close(outcome_fd)
         raise
@@ -57,6 +68,7 @@ def _become(
     environment: Mapping[str, str],
     start_state: StartState,
     cpus: Sequence[int],
+    stdio: Stdio,
     parent: int,
     report_fd: int,
 ) -> NoReturn:
@@ -65,6 +77,7 @@ def _become(
         os.setsid()
         die_with_parent(parent)
         start_state.restore()
+        _take(stdio)
         if cpus:
             os.sched_setaffinity(0, cpus)
         os.execvpe(argv[0], tuple(argv), environment)
@@ -74,6 +87,18 @@ def _become(
         os.write(report_fd, b"22")
     finally:
         os._exit(127)
+
+
+def _take(stdio: Stdio) -> None:
+    """In the child: its standard streams. What they come from is closed by the exec."""
+    for fd, source in enumerate((stdio.stdin, stdio.stdout, stdio.stderr)):
+        if source is not None:
+            os.dup2(source, fd, inheritable=True)
+    if stdio.terminal:
+        import fcntl
+        import termios
+
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def read_outcome(outcome_fd: int) -> int | None:

@@ -1,0 +1,1 @@
+"""What workers write, from many ranks to one screen and to files."""
