@@ -317,7 +317,7 @@ def test_the_end_of_what_a_worker_says_of_its_failure_is_kept_once(
     console: Console, around: Surroundings
 ) -> None:
     """Of several workers, one stream each: that which stderr goes to."""
-    _planned_, sources = _planned(console, around, 3)
+    _plan, sources = _planned(console, around, 3)
 
     assert [each.local_rank for each in sources if each.last_words] == [0, 1, 2]
 
@@ -325,7 +325,7 @@ def test_the_end_of_what_a_worker_says_of_its_failure_is_kept_once(
 def test_each_teed_stream_has_its_file_and_the_filtered_lines_have_one_for_all() -> None:
     console = Console(tee=((None, 3),), stdout_filters=("loss",), stderr_filters=("err", "warn"))
 
-    _planned_, sources = _planned(console, TWO_FILES, 2)
+    _plan, sources = _planned(console, TWO_FILES, 2)
 
     assert [(each.file, each.filtered_file, each.filters) for each in sources] == [
         ("/logs/0/stdout.log", "/logs/filtered_stdout.log", (b"loss",)),
@@ -338,7 +338,7 @@ def test_each_teed_stream_has_its_file_and_the_filtered_lines_have_one_for_all()
 def test_redirected_lines_are_not_filtered() -> None:
     console = Console(redirects=((None, 3),), stdout_filters=("loss",))
 
-    _planned_, sources = _planned(console, TWO_FILES, 1)
+    _plan, sources = _planned(console, TWO_FILES, 1)
 
     assert [each.filtered_file for each in sources] == ["", ""]
 

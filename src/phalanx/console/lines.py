@@ -43,10 +43,11 @@ def tamed(line: bytes) -> bytes:
         return line
     import re
 
-    # CSI sequences, OSC sequences (a title, a link), and the short ones
+    # Colours; other CSI sequences, OSC sequences (a title, a link), the short ones, and a lone
+    # escape, with which a terminal would begin a sequence behind whatever comes between.
     kept = re.sub(
-        rb"\x1b(?:\[[0-?]*[ -/]*([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])",
-        lambda found: found[0] if found[1] == b"m" else b"",
+        rb"\x1b(?:(\[[0-9;:]*m)|\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~]|)",
+        lambda found: found[0] if found[1] else b"",
         line,
     )
     return kept + RESET if ESC in kept and not kept.endswith((RESET, b"\x1b[m")) else kept
