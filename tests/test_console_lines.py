@@ -6,28 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.console.lines import cut_to_width, final_state, prefixed, screen_lines, tamed
+from phalanx.console.lines import cut_to_width, final_state, one_row, prefixed, screen_lines, tamed
 
 RESET = b"\x1b[0m"
 #: Text with what terminals make of it thrown in.
-ODD = st.lists(
-    st.sampled_from(
-        [
-            b"a",
-            b"loss 1",
-            "é".encode(),
-            "字".encode(),
-            b"\x1b",
-            b"[",
-            b"]",
-            b"2J",
-            b"31m",
-            b"\x1b[1m",
-        ]
-        + [b"\x1b[A", b"\x1b[?25l", b"\x1b]0;t\x07", b"\x08", b"\x1bc", b"\x1b7", b";", b"\t", b"m"]
-    ),
-    max_size=12,
-).map(b"".join)
+PIECES = ("a", "loss 1", "é", "字", "\x1b", "[", "]", "2J", "31m", "\x1b[1m", "\x1b[A", "\x1b[?25l")
+MORE = ("\x1b]0;t\x07", "\x08", "\x1bc", "\x1b7", ";", "\t", "m")
+ODD = st.lists(st.sampled_from(PIECES + MORE), max_size=12).map("".join).map(str.encode)
 
 
 @pytest.mark.parametrize(
@@ -123,3 +108,19 @@ def test_wide_characters_take_two_columns_and_colours_none() -> None:
     assert cut_to_width("字字字".encode(), 5) == "字字\x1b[0m".encode()
     assert cut_to_width(b"\x1b[31mab\x1b[0m", 2) == b"\x1b[31mab\x1b[0m"
     assert cut_to_width("e\u0301e\u0301".encode(), 2) == "e\u0301e\u0301".encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "row"),
+    [
+        (b"a\tb", b"a    b"),
+        (b"|\b/\b-", b"-"),
+        (b"\b\ba", b"a"),
+        (b"10%\b\b\b20%", b"20%"),
+        ("é\b字".encode(), "字".encode()),
+        (b"\x1b[31m\bred\x1b[0m", b"\x1b[31mred\x1b[0m"),
+        (b"down\x0b\x0cand\x00 away\x07", b"downand away"),
+    ],
+)
+def test_a_line_that_is_drawn_anew_takes_one_row(line: bytes, row: bytes) -> None:
+    assert one_row(line) == row

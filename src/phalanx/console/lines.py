@@ -6,10 +6,12 @@ that print a lot. The rest is for terminals, where a line may be written over by
 
 from __future__ import annotations
 
-__all__ = ["cut_to_width", "final_state", "prefixed", "screen_lines", "tamed"]
+__all__ = ["cut_to_width", "final_state", "one_row", "prefixed", "screen_lines", "tamed"]
 
 ESC = b"\x1b"
 RESET = b"\x1b[0m"
+#: Control characters but for tab, backspace and escape.
+_CONTROLS = bytes({*range(32), 127} - {8, 9, 27})
 
 
 def prefixed(block: bytes, prefix: bytes) -> bytes:
@@ -51,6 +53,24 @@ def tamed(line: bytes) -> bytes:
         line,
     )
     return kept + RESET if ESC in kept and not kept.endswith((RESET, b"\x1b[m")) else kept
+
+
+def one_row(line: bytes) -> bytes:
+    """A tamed line in characters that go to the right, so that its width can be told: no tabs, no
+    steps down (form feeds), and where it goes back (a spinner) without what it is to write over.
+    """
+    line = line.translate(None, _CONTROLS).replace(b"\t", b"    ")
+    if b"\b" not in line:
+        return line
+    import re
+
+    kept: list[str] = []  # characters, and colours by themselves
+    for part in re.findall(r"\x1b\[[0-9;:]*m|.", line.decode(errors="replace")):
+        if part != "\b":
+            kept.append(part)
+        elif kept and len(kept[-1]) == 1:
+            kept.pop()
+    return "".join(kept).encode()
 
 
 def cut_to_width(line: bytes, columns: int) -> bytes:

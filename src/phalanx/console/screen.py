@@ -6,7 +6,7 @@ a prompt). Before whole lines are written it is wiped away, behind them it is dr
 
 from __future__ import annotations
 
-from phalanx.console.lines import cut_to_width, final_state, tamed
+from phalanx.console.lines import cut_to_width, final_state, one_row, tamed
 
 __all__ = ["Screen"]
 
@@ -29,7 +29,7 @@ class Screen:
         """Print whole lines, and leave this one as live line (empty: none)."""
         live = b""
         if unfinished:
-            text = tamed(final_state(unfinished)).replace(b"\t", b"    ")
+            text = one_row(tamed(final_state(unfinished)))
             # one column stays free: some terminals wrap at the last
             live = cut_to_width(prefix + text, self.columns - 1)
         if not lines and live == self._shown:
