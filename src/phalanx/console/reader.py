@@ -13,6 +13,8 @@ __all__ = ["Reader"]
 
 #: A line that is longer is printed in pieces.
 _LONGEST_LINE = 1 << 18
+#: Buffers of an unfinished line: as octets by themselves they would take 40 times as much memory.
+_MOST_PIECES = 256
 #: Last words: a traceback has its end, and what it says, in here.
 _LAST_WORDS = 1 << 14
 
@@ -83,15 +85,15 @@ class Reader:
         return lines
 
     def _keep(self, piece: bytes) -> None:
-        if self._is_live:
+        self._unfinished.append(piece)
+        self._unfinished_size += len(piece)
+        if self._is_live and b"\r" in piece:
             # Of a line that is written over again and again, the state it is in.
-            piece = b"".join((*self._unfinished, piece))
-            kept = final_state(piece)
-            self._unfinished = [kept + b"\r" if piece.endswith(b"\r") else kept]
-            self._unfinished_size = len(kept)
-        else:
-            self._unfinished.append(piece)
-            self._unfinished_size += len(piece)
+            line = self.unfinished
+            kept = final_state(line) + (b"\r" if line.endswith(b"\r") else b"")
+            self._unfinished, self._unfinished_size = [kept], len(kept)
+        elif len(self._unfinished) > _MOST_PIECES:
+            self._unfinished = [self.unfinished]
 
     @property
     def unfinished(self) -> bytes:
