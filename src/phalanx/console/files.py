@@ -58,11 +58,10 @@ class Files:
         """Lines of a stream, whole but perhaps for the last."""
         self._put(source.file, buffers)
         if source.filtered_file:
-            lines = b"".join(buffers).splitlines(keepends=True)
+            lines = b"".join(buffers).removesuffix(b"\n").split(b"\n")  # not at "\r", as of a bar
             kept = [line for line in lines if any(text in line for text in source.filters)]
             if kept:
-                block = b"".join(kept)
-                block += b"" if block.endswith(b"\n") else b"\n"
+                block = b"\n".join(kept) + b"\n"
                 self._put(source.filtered_file, [prefixed(block, source.prefix)])
 
     def _put(self, path: str, buffers: list[bytes | memoryview]) -> None:
