@@ -34,6 +34,9 @@ __all__ = [
 
 #: Descriptors that go with one frame.
 _MOST_FDS = 200
+#: Octets of one packet. What does not fit into the receiver's buffer is lost, into the sender's
+#: refused.
+_PACKET = 1 << 15
 #: A round's start may wait so long for a writer that is slow to read.
 _SEND_TIMEOUT_S = 2.0
 #: Orders wait here while the writer does not read; more are dropped, and it is as good as lost.
@@ -165,7 +168,7 @@ class WriterLink:
     def flush(self) -> None:
         try:
             while self._out:
-                sent = self._sock.send(self._out)
+                sent = self._sock.send(self._out[:_PACKET])
                 del self._out[:sent]
         except BlockingIOError:
             pass
@@ -199,7 +202,7 @@ class WriterLink:
         space = net.CMSG_SPACE(_MOST_FDS * 4)
         try:
             while True:
-                data, extra, _flags, _from = self._sock.recvmsg(65536, space)
+                data, extra, _flags, _from = self._sock.recvmsg(_PACKET, space)
                 for level, kind, rights in extra:
                     if (level, kind) == (net.SOL_SOCKET, net.SCM_RIGHTS):
                         usable = rights[: len(rights) - len(rights) % 4]
