@@ -26,9 +26,11 @@ _LIVE_INTERVAL_S = 0.05
 class Display:
     """One of stdout and stderr, or both where they are one file."""
 
-    def __init__(self, place: Place, stream: Stream, facts: Facts) -> None:
+    def __init__(self, place: Place, stream: Stream, facts: Facts, *fds: int) -> None:
         self.place = place
         self.stream = stream
+        #: What is shown on any of these is shown here.
+        self.fds = fds
         #: When something has to be done, whatever is read; None: nothing.
         self.deadline: float | None = None
         self._coloured = False
@@ -72,7 +74,7 @@ class Display:
             case "live":
                 self._lines.append(screen_lines(block, source.prefix))
             case "fold" if self._fold is not None:
-                self._lines += self._fold.add(source.rank, block, now)
+                self._lines += self._fold.add(source.rank, screen_lines(block, b""), now)
             case _:
                 self._lines.append(prefixed(block, source.prefix))
 
@@ -118,7 +120,7 @@ class Display:
             reader
             for reader in readers
             if reader.source.style == "live"
-            and reader.source.shown_on == self.stream.fd
+            and reader.source.shown_on in self.fds
             and tamed(final_state(reader.unfinished))
         )
         return min(there, key=lambda reader: reader.source.rank, default=None)
@@ -126,7 +128,7 @@ class Display:
 
 def displays(facts: Facts, wake: Callable[[], None]) -> dict[int, Display]:
     """The display of each of the descriptors 1 and 2: the same if they are the same file."""
-    first = Display(Place(wake), Stream(1, "stdout"), facts)
+    first = Display(Place(wake), Stream(1, "stdout"), facts, *((1, 2) if facts.same_file else (1,)))
     if facts.same_file:
         return {1: first, 2: first}
-    return {1: first, 2: Display(Place(wake), Stream(2, "stderr"), facts)}
+    return {1: first, 2: Display(Place(wake), Stream(2, "stderr"), facts, 2)}

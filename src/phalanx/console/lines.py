@@ -16,6 +16,8 @@ _CONTROLS = bytes({*range(32), 127} - {8, 9, 27})
 
 def prefixed(block: bytes, prefix: bytes) -> bytes:
     """Whole lines, each with its prefix. `block` is not empty and ends with a newline."""
+    if not prefix:
+        return block
     return prefix + block[:-1].replace(b"\n", b"\n" + prefix) + b"\n"
 
 

@@ -187,8 +187,8 @@ class Writer:
         if not self._displays:
             self._displays = displays(self._facts, self._wake)
         self._planned = {(source.local_rank, source.name): source for source in sources}
-        for fd, display in self._displays.items():
-            display.begin_round(source for source in sources if source.shown_on == fd)
+        for display in set(self._displays.values()):
+            display.begin_round(source for source in sources if source.shown_on in display.fds)
         self._files.begin_round(sources, self._facts.log_max_size)
 
     def _take_source(self, key: tuple[int, str], fd: int) -> None:
