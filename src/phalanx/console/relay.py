@@ -23,6 +23,7 @@ class Relay:
         self.master = master
         self._poll = poll
         self._typed = b""
+        self._is_gone = False
         self._before = termios.tcgetattr(KEYBOARD)
         modes = termios.tcgetattr(KEYBOARD)
         modes[0] &= ~(termios.BRKINT | termios.ICRNL | termios.INLCR | termios.IGNCR | termios.IXON)
@@ -38,7 +39,8 @@ class Relay:
         except OSError:
             typed = b""
         if not typed:
-            self._unregister()  # the terminal is gone
+            self._is_gone = True
+            self._unregister()
             return
         self._typed += typed
         self.pass_on()
@@ -54,13 +56,12 @@ class Relay:
             return
         except OSError:
             self._typed = b""
+        if not self._is_gone:
+            self._poll.register(KEYBOARD, select.POLLIN)
 
     @property
     def is_waiting(self) -> bool:
         return bool(self._typed)
-
-    def listen(self) -> None:
-        self._poll.register(KEYBOARD, select.POLLIN)
 
     def _unregister(self) -> None:
         try:

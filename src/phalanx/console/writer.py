@@ -36,10 +36,13 @@ __all__ = ["run_writer"]
 _CHUNK = 1 << 16
 #: Of what a pipe holds at the end of its worker; a helper may go on writing for ever.
 _MOST_AT_END = 1 << 20
-#: Without the fork server.
-_ALONE_S = 1.0
+#: Without the fork server: to read, and then to write.
+_ALONE_S = 0.7
+_ALONE_WRITING_S = 0.3
 #: Once somebody is in a hurry.
 _HURRY_S = 2.0
+#: To tell the fork server the last, should it be slow to read.
+_SAY_S = 1.0
 #: The log files, at the end.
 _FILES_S = 5.0
 _EIO = 5
@@ -73,6 +76,7 @@ class Writer:
         self._tails: dict[int, bytes] = {}
         self._turns = 0
         self._alone_until: float | None = None
+        self._reading_ended = False
         self._finishing_since: float | None = None
         self._hurry_until: float | None = None
         self._warned: set[str] = set()
@@ -85,6 +89,10 @@ class Writer:
         if self._relay is not None:
             self._relay.restore()
         self._link.send(control.AllPrinted())
+        until = monotonic() + _SAY_S
+        while self._link.wants_write and monotonic() < until:
+            select.select((), (self._link.fileno(),), (), _SAY_S)
+            self._link.flush()
         os._exit(0)
 
     def _wake(self) -> None:
@@ -101,6 +109,7 @@ class Writer:
         first = self._turns % len(ready) if ready else 0
         for fd, events in ready[first:] + ready[:first]:  # nobody is always served last
             if fd == self._link.fileno():
+                self._link.flush()
                 self._hear()
             elif fd == self._wake_fd:
                 os.read(self._wake_fd, 4096)
@@ -109,10 +118,13 @@ class Writer:
                 self._ready(fd, events)
             elif self._relay is not None and fd == 0:
                 self._relay.keys()
-                self._keys_wait()
+                self._watch(self._relay.master)
         now = monotonic()
         self._look_after(now)
         self._flush(now)
+        if self._alone_until is None:
+            answers = select.POLLOUT if self._link.wants_write else 0
+            self._poll.modify(self._link.fileno(), select.POLLIN | answers)
 
     def _wait_ms(self) -> float | None:
         now = monotonic()
@@ -121,9 +133,9 @@ class Writer:
             *(reader.deadline for reader in self._redrawing),
             self._files.deadline(now),
             self._alone_until,
-            self._hurry_until,
         ]
         if self._finishing_since is not None:
+            instants.append(self._hurry_until)
             instants.append(max(self._finishing_since + _FILES_S, now + 0.2))
         due = [at for at in instants if at is not None]
         return max(0.0, (min(due) - now) * 1000 + 1) if due else None
@@ -135,7 +147,11 @@ class Writer:
 
     def _is_done(self, now: float) -> bool:
         if self._alone_until is not None:
-            return now >= self._alone_until or (not self._readers and self._is_written(now))
+            if not self._reading_ended and (now >= self._alone_until or not self._readers):
+                self._reading_ended = True
+                self._alone_until = now + _ALONE_WRITING_S
+                self._close_all()
+            return self._reading_ended and (now >= self._alone_until or self._is_written(now))
         if self._finishing_since is None:
             return False
         late = self._hurry_until is not None and now >= self._hurry_until
@@ -178,7 +194,7 @@ class Writer:
             case control.Finish(report_follows):
                 self._finish(report_follows=report_follows)
             case control.Hurry():
-                self._hurry_until = monotonic() + _HURRY_S
+                self._hurry_until = self._hurry_until or monotonic() + _HURRY_S
             case _:
                 pass
 
@@ -217,16 +233,19 @@ class Writer:
                 self._relay = None
 
     def _end_round(self, failed: Iterable[int]) -> None:
-        for fd in list(self._readers):
-            self._drain(fd)
-            self._close(fd)
-        now = monotonic()
-        self._flush(now, last=True)
+        self._close_all()
         self._files.end_round()
         wanted = {rank: words for rank, words in self._tails.items() if rank in set(failed)}
         self._tails = {}
         self._fds = {}
         self._link.send(control.Tails(tuple(wanted.items())))
+
+    def _close_all(self) -> None:
+        for fd in list(self._readers):
+            self._drain(fd)
+            if fd in self._readers:  # it had no end
+                self._close(fd)
+        self._flush(monotonic(), last=True)
 
     def _resize(self, columns: int, rows: int) -> None:
         import termios
@@ -242,6 +261,7 @@ class Writer:
 
     def _finish(self, *, report_follows: bool) -> None:
         self._finishing_since = monotonic()
+        self._close_all()
         if report_follows:
             for display in self._displays.values():
                 display.end_line()
@@ -251,11 +271,11 @@ class Writer:
     def _ready(self, fd: int, events: int) -> None:
         if events & select.POLLOUT and self._relay is not None and self._relay.master == fd:
             self._relay.pass_on()
-            self._keys_wait()
+            self._watch(fd)
         if events & (select.POLLIN | select.POLLHUP | select.POLLERR):
             if self._is_held_up(fd):
                 self._paused.add(fd)
-                self._poll.unregister(fd)
+                self._watch(fd)
             else:
                 self._read(fd)
 
@@ -296,16 +316,15 @@ class Writer:
 
     def _close(self, fd: int) -> None:
         reader = self._readers.pop(fd)
+        self._fds.pop((reader.source.local_rank, reader.source.name), None)
         self._put(reader, reader.give_up_line())
         if reader.source.last_words:
             self._tails[reader.source.local_rank] = reader.last_words
         if self._relay is not None and self._relay.master == fd:
             self._relay.restore()
             self._relay = None
-        if fd in self._paused:
-            self._paused.discard(fd)
-        else:
-            self._poll.unregister(fd)
+        self._paused.discard(fd)
+        self._unwatch(fd)
         os.close(fd)
 
     def _is_held_up(self, fd: int) -> bool:
@@ -317,18 +336,25 @@ class Writer:
 
     def _go_on(self) -> None:
         """A place has room again."""
-        for fd in self._paused:
-            self._poll.register(fd, select.POLLIN)
-        self._paused.clear()
+        resumed, self._paused = self._paused, set()
+        for fd in resumed:
+            self._watch(fd)
 
-    def _keys_wait(self) -> None:
-        """Keys that the worker does not read yet are passed on as it does."""
-        if self._relay is None:
-            return
-        events = select.POLLIN | (select.POLLOUT if self._relay.is_waiting else 0)
-        self._poll.modify(self._relay.master, events)
-        if not self._relay.is_waiting:
-            self._relay.listen()
+    def _watch(self, fd: int) -> None:
+        """Wait for what is to be read there, or for room for keys, as things are."""
+        events = 0 if fd in self._paused else select.POLLIN
+        if self._relay is not None and self._relay.master == fd and self._relay.is_waiting:
+            events |= select.POLLOUT
+        if events:
+            self._poll.register(fd, events)
+        else:
+            self._unwatch(fd)  # or its end would be told of for ever
+
+    def _unwatch(self, fd: int) -> None:
+        try:
+            self._poll.unregister(fd)
+        except KeyError:
+            pass
 
     # Trouble
 
