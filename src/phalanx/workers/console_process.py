@@ -202,6 +202,8 @@ class ConsoleProcess:
         """What the writer could not take before."""
         if self._link is not None:
             self._link.flush()
+            wanted = select.POLLIN | (select.POLLOUT if self._link.wants_write else 0)
+            self._poll.modify(self._link.fileno(), wanted)
 
     def ended(self) -> bool:
         """It has been reaped. Was it needed? Workers that print fail for want of a reader then."""
