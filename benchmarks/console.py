@@ -76,6 +76,27 @@ def by_hand(lines: int, sink: int) -> None:
     assert [*codes, cat.wait()] == [0] * (WORKERS + 1), codes
 
 
+def by_hand_on_terminals(lines: int, sink: int) -> None:
+    """Four programs with a terminal each and a `cat` behind it: what terminals cost by themselves."""
+    running = []
+    for rank in range(WORKERS):
+        master, slave = pty.openpty()
+        tty.setraw(slave)
+        running.append(
+            subprocess.Popen(
+                [sys.executable, str(PROGRAM), str(lines)],
+                stdout=slave,
+                env={**os.environ, "RANK": str(rank)},
+            )
+        )
+        os.close(slave)
+        cat = subprocess.Popen(["cat"], stdin=master, stdout=sink, stderr=subprocess.DEVNULL)
+        running.append(cat)
+        os.close(master)
+    for process in running:
+        process.wait()
+
+
 def through(side: Launcher, *options: str) -> Callable[[int, int], None]:
     """The same, started by a launcher."""
 
@@ -98,14 +119,21 @@ def rate(run: Callable[[int, int], None], lines: int, kind: str, folder: Path) -
 def measure(kind: str, sides: Sequence[Launcher], lines: int, runs: int, folder: Path) -> str:
     """A line of the table."""
     ways = {"cat": by_hand, "phalanx": through(sides[0], "--log-dir", str(folder / "logs"))}
+    if kind == "pty":
+        ways["terminals"] = by_hand_on_terminals
     values: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(runs):
         for name, run in ways.items():
             values[name].append(rate(run, lines, kind, folder))
-    ours, theirs = (Figure(tuple(values[name]), "MiB/s") for name in ("phalanx", "cat"))
+    figures = {name: Figure(tuple(found), "MiB/s") for name, found in values.items()}
+    ours, theirs = figures["phalanx"], figures["cat"]
     ratio = ours.median / theirs.median
     what = f"{WORKERS} x {lines:,} lines of {LINE} octets to a {kind}"
-    return f"{what:48} phalanx {ours}  one cat {theirs}  ratio {ratio:.2f} (least 0.7, aim 0.9)"
+    row = f"{what:48} phalanx {ours}  one cat {theirs}  ratio {ratio:.2f} (least 0.7, aim 0.9)"
+    if "terminals" in figures:
+        limit = figures["terminals"]
+        row += f"\n{'':48} a cat per terminal {limit}  ratio {ours.median / limit.median:.2f}"
+    return row
 
 
 def main() -> None:

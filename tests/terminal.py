@@ -121,11 +121,10 @@ class Terminal:
 
         The next call looks at what comes after it.
         """
-        found = eventually(
-            lambda: self.screen.find(text, self._read_to) + 1,
-            timeout,
-            f"{text!r} on the screen, which is {self.screen!r}",
-        )
+        try:
+            found = eventually(lambda: self.screen.find(text, self._read_to) + 1, timeout)
+        except AssertionError:
+            raise AssertionError(f"no {text!r} on the screen, which is {self.screen!r}") from None
         before = self.screen[self._read_to : found - 1]
         self._read_to = found - 1 + len(text)
         return before

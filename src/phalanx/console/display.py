@@ -59,10 +59,7 @@ class Display:
     def add(self, reader: Reader, buffers: list[bytes | memoryview], now: float) -> None:
         """Lines of a stream, whole but perhaps for the last."""
         source = reader.source
-        if source.style == "keyboard":
-            self.place.put(self.stream, buffers)
-            return
-        if source.style == "plain":
+        if source.style in ("plain", "keyboard"):
             self._close_line(but=reader)
             self.place.put(self.stream, buffers)
             self._open_line = None if bytes(buffers[-1][-1:]) == b"\n" else reader

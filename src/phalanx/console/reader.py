@@ -31,8 +31,8 @@ class Reader:
         self._last: list[bytes] = []
         self._last_size = 0
 
-    def take(self, chunk: bytes, now: float) -> list[bytes | memoryview]:
-        """What has been read; the buffers of all lines that are whole now, in order."""
+    def take(self, chunk: bytes, now: float = 0.0) -> list[bytes | memoryview]:
+        """What has been read, at `now` in seconds; the buffers of all whole lines, in order."""
         if self.source.last_words:
             self._remember(chunk)
         if self.source.style == "keyboard":
@@ -106,11 +106,12 @@ class Reader:
 
     def give_up_line(self) -> list[bytes | memoryview]:
         """The buffers of what is unfinished, which nobody will finish."""
-        lines = [self.unfinished] if self._region is None else self._region.rest()
+        rows = [self.unfinished] if self._region is None else self._region.rest()
         self._unfinished, self._unfinished_size, self._region = [], 0, None
         if self._is_live:  # what only moves the cursor leaves nothing to see
-            return _as_lines([line for line in lines if tamed(final_state(line))])
-        return [line for line in lines if line]
+            rows = [row for row in rows if tamed(final_state(row))]
+        line = b"\n".join(rows)
+        return [line] if line else []
 
     def _remember(self, chunk: bytes) -> None:
         self._last.append(chunk[-_LAST_WORDS:])

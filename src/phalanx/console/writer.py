@@ -372,7 +372,7 @@ class Writer:
                     self._warn_once(cannot_write(display.stream.name, error.errno or 0))
         was_held = self._files.are_full
         for text in self._files.look_after(now):
-            self._warn_once(text)
+            self._link.send(control.Warn(text))
         if was_held and not self._files.are_full:
             self._go_on()
 
