@@ -77,7 +77,7 @@ def by_hand(lines: int, sink: int) -> None:
 
 
 def by_hand_on_terminals(lines: int, sink: int) -> None:
-    """Four programs with a terminal each and a `cat` behind it: what terminals cost by themselves."""
+    """Four programs, each on a terminal with a `cat` behind it: what terminals cost alone."""
     running = []
     for rank in range(WORKERS):
         master, slave = pty.openpty()
