@@ -1,7 +1,7 @@
 """What each signal to phalanx does: the table of the docs, which the tests go through.
 
-Nothing at run time reads it. What happens is decided in `agent.agent` (which signals are taken in),
-`rendezvous.member` (what a second one is) and `agent.job_control` (Ctrl-Z).
+Nothing at run time reads it. What happens is decided in `agent.signal_intake` (which signals are
+taken in), `rendezvous.member` (what a second one is) and `agent.job_control` (Ctrl-Z).
 """
 
 from __future__ import annotations

@@ -16,11 +16,13 @@ import select
 import signal
 from collections import deque
 
+from phalanx.agent.children import Children
 from phalanx.agent.observer import Observer
 from phalanx.agent.output import Output
+from phalanx.agent.reports import Reports
+from phalanx.agent.signal_intake import SignalIntake
 from phalanx.agent.start_order import start_order, starting_line
-from phalanx.errors import ExitCode, InternalError, StartError
-from phalanx.outcome import ExitStatus, Failure, Outcome, OutcomeKind
+from phalanx.outcome import Outcome, OutcomeKind
 from phalanx.record import Record
 from phalanx.rendezvous.coordinator import Coordinator, Limits
 from phalanx.rendezvous.effects import (
@@ -29,18 +31,15 @@ from phalanx.rendezvous.effects import (
     Assignment,
     CoordinatorEffect,
 )
-from phalanx.rendezvous.events import CoordinatorEvent, StoreOffer, Ticked
+from phalanx.rendezvous.events import CoordinatorEvent, Ticked
 from phalanx.rendezvous.member import (
     ClearTree,
     ForkServerLost,
-    ForkServerReady,
-    GroupCleared,
     KillGroup,
     Leave,
     Member,
     MemberEffect,
     MemberEvent,
-    ServiceEnded,
     SignalArrived,
     StartGroup,
     StopGroup,
@@ -48,48 +47,11 @@ from phalanx.rendezvous.member import (
     SuspendNode,
     Tell,
     TreeCleared,
-    WorkerEnded,
 )
-from phalanx.report.words import (
-    LIMITS,
-    describe,
-    grace_line,
-    restart_line,
-    timeout_line,
-    waiting_line,
-)
+from phalanx.report.words import grace_line, restart_line
 from phalanx.say import flush
-from phalanx.workers.messages import (
-    GroupGone,
-    Kill,
-    Message,
-    OpenStore,
-    OutputFinished,
-    OutputWarning,
-    Ping,
-    Pong,
-    Ready,
-    ServiceLost,
-    SignalAll,
-    Stop,
-    StopTakesTime,
-    StopTimedOut,
-    StoreRefused,
-    Suspended,
-    WorkerExited,
-    WorkerStarted,
-)
-from phalanx.workers.process import (
-    adopt_orphans,
-    boottime,
-    children,
-    exit_status,
-    kernel_wait_channel,
-    kill_children,
-    reap,
-    unblock_signals,
-    wakeup_pipe,
-)
+from phalanx.workers.messages import Kill, Message, OpenStore, Ping, Pong, SignalAll, Stop
+from phalanx.workers.process import boottime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,10 +69,6 @@ __all__ = ["Agent"]
 #: are counted, not seconds: after a pause of our own one turn has passed, not all of them.
 PING_INTERVAL_S = 1.0
 PINGS_UNANSWERED = 5
-#: What serves the workers, for people.
-SERVICES = {"store": "the store of the workers", "writer": "the writer of the workers' output"}
-#: How long killed processes may take to go, once the fork server is lost.
-CLEAR_TIMEOUT_S = 10.0
 
 
 class _ForCoordinator(Record):
@@ -144,19 +102,17 @@ class Agent:
         self._detail = self._say if detail else _say_nothing
         self._observer = Observer(spec, os.uname().nodename, paths)
         self._member = Member(os.urandom(8).hex(), os.uname().nodename, spec)
+        self._reports = Reports(
+            self._member, spec.store.host, self._observer, self._output, self._detail
+        )
         self._coordinator = Coordinator(Limits.of(spec))
         self._queue: deque[_ForCoordinator | _ForMember] = deque()
         self._outcome: Outcome | None = None
         self._pings_unanswered = 0
         self._next_ping_at = 0.0
-        #: Until when children are being cleared after the loss of the fork server.
-        self._clearing_until: float | None = None
-        #: Children that were ours before we started any; not to be touched.
-        self._foreign: set[int] = set()
         #: Ctrl-Z was pressed; carried out at the end of the turn.
         self._suspend_due = False
         self._round = -1
-        self._rank_base = 0
         #: Why there is no fork server any more.
         self._lost = ""
 
@@ -170,7 +126,7 @@ class Agent:
         while self._outcome is None:
             self._turn()
         failed = self._outcome.kind is not OutcomeKind.SUCCEEDED
-        while self._is_clearing or not self._output.finish(report_follows=failed):
+        while self._children.are_being_cleared or not self._output.finish(report_follows=failed):
             self._turn()
         self._server.dismiss()  # it leaves while the rest is tidied up
         return self._outcome
@@ -180,56 +136,38 @@ class Agent:
         """On the last round, if anything failed in it."""
         return self._observer.verdict
 
-    @property
-    def _is_clearing(self) -> bool:
-        return self._clearing_until not in (None, float("inf"))
-
     def _settle(self) -> None:
         """Handlers first (PID 1 has no defaults), then be the one who gets the orphans."""
-        self._wakeup_fd = wakeup_pipe()  # before there are handlers
-        handled = {getattr(signal, name) for name in self._spec.signals_to_handle}
-        if signal.SIGHUP in self._start_state.ignored:
-            handled.discard(signal.SIGHUP)  # nohup: its wish is kept
-        taken_in = handled | {signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD, signal.SIGCONT}
-        if signal.SIGTSTP not in self._start_state.ignored:
-            taken_in.add(signal.SIGTSTP)
-        if self._output.around.stdout_is_terminal or self._output.around.stderr_is_terminal:
-            taken_in.add(signal.SIGWINCH)
-        for signum in taken_in:
-            signal.signal(signum, lambda _signum, _frame: None)
-        if signal.SIGTTOU not in handled:
-            # `stty tostop`: our few lines are written, as the workers' are; none stops the job.
-            signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-        if signal.SIGINT not in handled | self._start_state.ignored:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own would raise anywhere
-        self._stop_signals = handled
-        unblock_signals()
-        adopt_orphans()
-        self._foreign = set(children(os.getpid())) - {self._server.pid}
+        around = self._output.around
+        on_terminal = around.stdout_is_terminal or around.stderr_is_terminal
+        self._signals = SignalIntake(
+            self._spec.signals_to_handle, self._start_state, resizes=on_terminal
+        )
+        self._children = Children(self._server)
         self._poll = select.poll()
-        self._poll.register(self._wakeup_fd, select.POLLIN)
+        self._poll.register(self._signals.fd, select.POLLIN)
 
     # The loop
 
     def _turn(self) -> None:
         now = boottime()
         for fd, _events in self._poll.poll(max(0.0, (self._due_at - now) * 1000 + 1)):
-            if fd == self._wakeup_fd:
-                self.on_signals(os.read(fd, 4096))
+            if fd == self._signals.fd:
+                self.on_signals(self._signals.read())
             else:
                 self.on_link()
         self.on_time(boottime())
         if self._suspend_due:
             self._stand_still()
-        if self._clearing_until is None:
+        if self._children.clear_by is None:
             wanted = select.POLLIN | (select.POLLOUT if self._server.link.wants_write else 0)
             self._poll.modify(self._server.link.fileno(), wanted)
 
     @property
     def _due_at(self) -> float:
         """The next instant at which time alone changes something."""
-        if self._clearing_until is not None:
-            return self._clearing_until
+        if self._children.clear_by is not None:
+            return self._children.clear_by
         deadline = self._coordinator.deadline
         return self._next_ping_at if deadline is None else min(deadline, self._next_ping_at)
 
@@ -237,11 +175,8 @@ class Agent:
         """Signals have arrived, in this order; a handler did nothing but write their numbers."""
         suspend = False  # unless Ctrl-Z has the last word
         for signum in signums:
-            if signum in self._stop_signals:
-                # A shell starts `phalanx ... &` in a script with INT ignored, workers included.
-                ignored = signum in self._start_state.ignored
-                pass_on = int(signal.SIGTERM) if ignored else signum
-                self._tell_member(SignalArrived(signum, pass_on))
+            if signum in self._signals.stop:
+                self._tell_member(SignalArrived(signum, self._signals.for_workers(signum)))
                 self._output.hurry()
                 suspend = False
             elif signum in (signal.SIGTSTP, signal.SIGCONT):
@@ -258,7 +193,7 @@ class Agent:
 
     def on_link(self) -> None:
         """The fork server has said something, or is gone."""
-        if self._clearing_until is not None:
+        if self._children.clear_by is not None:
             return
         self._server.link.flush()
         messages, there = self._server.link.receive()
@@ -270,8 +205,8 @@ class Agent:
 
     def on_time(self, now: float) -> None:
         """Some time has passed."""
-        if self._clearing_until is not None:
-            if now >= self._clearing_until:
+        if self._children.clear_by is not None:
+            if now >= self._children.clear_by:
                 self._cleared()
         else:
             deadline = self._coordinator.deadline
@@ -295,8 +230,8 @@ class Agent:
         from phalanx.agent.job_control import stand_still
 
         self._suspend_due = False
-        if self._outcome is None and self._clearing_until is None:
-            said, signums = stand_still(self._server.link, self._wakeup_fd, self._stop_signals)
+        if self._outcome is None and self._children.clear_by is None:
+            said, signums = stand_still(self._server.link, self._signals.fd, self._signals.stop)
             for message in said:
                 self._on_report(message)
             self.on_signals(signums)
@@ -304,54 +239,16 @@ class Agent:
     # Events in
 
     def _on_report(self, message: Message) -> None:
-        match message:
-            case Ready(store_port):
-                self._tell_member(ForkServerReady(self._offer(store_port)))
-            case StoreRefused(port, errno):
-                raise _store_refused(port, errno)
-            case WorkerExited():
-                self._on_exit(message)
-            case GroupGone(round, store_port, stuck, tails):
-                explained = self._observer.round_over(tails, stuck)
-                offer = self._offer(store_port)
-                self._tell_member(GroupCleared(round, offer, stuck, explained))
-            case StopTakesTime(_, local_ranks, helpers, left_s):
-                self._say(waiting_line(local_ranks, helpers, left_s))
-            case StopTimedOut(_, local_ranks, helpers):
-                self._observer.killing(local_ranks)
-                self._say(timeout_line(local_ranks, helpers))
-            case OutputWarning(text):
-                self._say(text)
-            case OutputFinished():
-                self._output.finished()
-            case ServiceLost(round, name, code, signum, errno):
-                status = ExitStatus(code, signum, errno=errno)
-                self._tell_member(ServiceEnded(round, SERVICES[name], status))
-            case Suspended():
-                pass  # too late, or we would have waited for it
-            case Pong():
-                self._pings_unanswered = 0
-            case WorkerStarted(_, local_rank, pid):
-                self._detail(f"rank {self._rank_base + local_rank} runs, pid {pid}")
-            case _:
-                raise InternalError(f"the fork server said {message!r}")
+        if isinstance(message, Pong):
+            self._pings_unanswered = 0
+            return
+        event = self._reports.take_in(message)
+        if event is not None:
+            self._tell_member(event)
 
     def _fork_server_lost(self, reason: str) -> None:
         self._lost = reason
         self._tell_member(ForkServerLost(reason))
-
-    def _on_exit(self, exited: WorkerExited) -> None:
-        round_, local_rank, status = exited.round, exited.local_rank, exited.status
-        rank = self._rank_base + local_rank
-        self._detail(f"rank {rank} {describe(status)}")
-        if not status.succeeded:
-            node, host = self._member.node, self._member.host
-            failure = Failure(node, host, round_, local_rank, rank, exited.pid, status)
-            self._observer.worker_failed(failure, exited.at)
-        self._tell_member(WorkerEnded(round_, local_rank, exited.pid, status, exited.at))
-
-    def _offer(self, store_port: int) -> StoreOffer:
-        return StoreOffer(self._spec.store.host, store_port)
 
     def _tell_member(self, event: MemberEvent) -> None:
         self._queue.append(_ForMember(event))
@@ -406,7 +303,7 @@ class Agent:
     def _start(self, assignment: Assignment) -> None:
         spec = self._spec
         self._round = assignment.round
-        self._rank_base = assignment.rank_base
+        self._reports.rank_base = assignment.rank_base
         self._detail(starting_line(assignment, spec))
         size = spec.local_world_size
         try:
@@ -421,31 +318,19 @@ class Agent:
     # Children
 
     def _reap(self) -> None:
-        """Reap all that is dead: the fork server, orphans that came to us, PID 1's strays."""
-        for dead in reap():
-            self._foreign.discard(dead.si_pid)
-            if dead.si_pid == self._server.pid:
-                self._server.status = exit_status(dead)
-        if self._clearing_until is not None:
-            kill_children(self._foreign)
-            if not self._left():
-                self._cleared()
+        if self._children.reap():
+            self._cleared()
 
     def _clear_tree(self) -> None:
         """Without its fork server nothing of the job may live: kill until nothing is left."""
         self._poll.unregister(self._server.link.fileno())
         self._server.link.close()
         self._output.finished()  # the writer, left alone, prints what it has, and goes
-        self._clearing_until = boottime() + CLEAR_TIMEOUT_S
-        kill_children(self._foreign)
-        self._reap()
-
-    def _left(self) -> list[int]:
-        return [pid for pid in children(os.getpid()) if pid not in self._foreign]
+        if self._children.clear(boottime()):
+            self._cleared()
 
     def _cleared(self) -> None:
-        self._clearing_until = float("inf")
-        unfit = tuple((pid, kernel_wait_channel(pid)) for pid in self._left())
+        unfit = self._children.give_up()
         self._observer.round_over((), unfit, self._lost)
         self._tell_member(TreeCleared(unfit))
         self._pump()
@@ -453,23 +338,3 @@ class Agent:
 
 def _say_nothing(_text: str) -> None:
     pass
-
-
-def _store_refused(port: int, errno: int) -> StartError:
-    if errno in LIMITS:
-        return StartError(
-            f"the workers' store cannot be opened: {os.strerror(errno)}",
-            LIMITS[errno],
-            exit_code=ExitCode.SYSTEM,
-        )
-    if not port:
-        return StartError(
-            f"no free port for the workers' store: {os.strerror(errno)}",
-            "all ports of /proc/sys/net/ipv4/ip_local_port_range are taken; name one outside it",
-            exit_code=ExitCode.UNAVAILABLE,
-        )
-    return StartError(
-        f"port {port} cannot be used: {os.strerror(errno)}",
-        "name another one; on one node it can be left out, and a free one is chosen",
-        exit_code=ExitCode.UNAVAILABLE,
-    )
