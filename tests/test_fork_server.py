@@ -40,7 +40,7 @@ class Poll:
 
 link = Link()
 server = ForkServer(link, Store(), StartState(frozenset()))
-server._poll = server._store._poll = poll = Poll()
+server._poll = server._store._poll = server._group._poll = poll = Poll()
 server._wakeup_fd, wakeup = os.pipe()
 """
 
@@ -58,7 +58,7 @@ def test_a_client_that_comes_as_its_round_ends_does_not_start_a_store() -> None:
     said = run_world(
         """
 server._start(Start(0, ((0, ("true",), {}, ()),), False, 30.0))
-(worker,) = server._workers
+(worker,) = server._group.local_ranks
 os.waitid(os.P_PID, worker, os.WEXITED | os.WNOWAIT)
 os.write(wakeup, b"!")
 poll.next = [(server._wakeup_fd, select.POLLIN), (LISTENER, select.POLLIN)]
@@ -75,7 +75,7 @@ def test_a_client_in_a_running_round_starts_the_store_once() -> None:
     said = run_world(
         """
 server._start(Start(0, ((0, ("sleep", "1000"), {}, ()),), False, 30.0))
-(worker,) = server._workers
+(worker,) = server._group.local_ranks
 poll.next = [(LISTENER, select.POLLIN)]
 server._turn()
 first = server._store.pid
@@ -95,7 +95,7 @@ def test_what_turns_up_during_the_kill_is_killed() -> None:
 import subprocess
 from phalanx.workers.messages import Kill
 server._start(Start(0, ((0, ("sleep", "1000"), {}, ()),), False, 30.0))
-(worker,) = server._workers
+(worker,) = server._group.local_ranks
 server._obey(Kill(0))
 late = subprocess.Popen(["sleep", "1000"])
 for pid in (worker, late.pid):

@@ -18,10 +18,10 @@ import os
 import select
 import signal
 
-from phalanx.outcome import ExitStatus
 from phalanx.record import replace
 from phalanx.workers.adopted import Adopted
 from phalanx.workers.console_process import ConsoleProcess
+from phalanx.workers.group import WorkerGroup
 from phalanx.workers.messages import (
     Continue,
     FinishOutput,
@@ -44,8 +44,6 @@ from phalanx.workers.messages import (
     StoreRefused,
     Suspend,
     Suspended,
-    WorkerExited,
-    WorkerStarted,
 )
 from phalanx.workers.process import (
     StartState,
@@ -64,7 +62,6 @@ from phalanx.workers.process import (
     wake_with_parent,
     wakeup_pipe,
 )
-from phalanx.workers.spawn import Stdio, read_outcome, spawn
 from phalanx.workers.stop import (
     AgentGone,
     ChildrenSeen,
@@ -102,18 +99,6 @@ if TYPE_CHECKING:
 __all__ = ["ForkServer"]
 
 
-class _Worker:
-    """A worker that has been forked and not yet reaped."""
-
-    def __init__(self, local_rank: int, pid: int, outcome_fd: int) -> None:
-        self.local_rank = local_rank
-        self.pid = pid
-        #: Pipe of the exec's outcome; None once read.
-        self.outcome_fd: int | None = outcome_fd
-        #: Why it never ran.
-        self.errno: int | None = None
-
-
 class ForkServer:
     """The whole of the fork server's process; `run` never returns."""
 
@@ -121,7 +106,6 @@ class ForkServer:
         self._link = link
         self._start_state = start_state
         self._machine = StopMachine()
-        self._workers: dict[int, _Worker] = {}  #: by pid
         self._adopted = Adopted()
         self._agent_there = True
         #: What somebody else had stopped when we last suspended the rest.
@@ -129,8 +113,7 @@ class ForkServer:
         self._poll = select.poll()
         self._store = StoreProcess(store, self._poll)
         self._console = ConsoleProcess(self._poll, link)
-        #: Local ranks of the round's workers that did not exit with 0.
-        self._failed: list[int] = []
+        self._group = WorkerGroup(self._poll, link, start_state)
         #: The end of a round, once the writer has told what failed workers have said last.
         self._gone: GroupGone | None = None
         self._wakeup_fd = -1
@@ -171,7 +154,7 @@ class ForkServer:
             elif fd == self._console.fileno():
                 self._console.hear()
             else:
-                self._exec_known(fd)
+                self._group.exec_known(fd)
         deadline = self._machine.deadline
         if deadline is not None and boottime() >= deadline:
             self._reap()  # who has gone in time is not late
@@ -205,7 +188,7 @@ class ForkServer:
                 self._handle(KillOrdered(round))
             case SignalAll(round, signum) if round == self._machine.round:
                 alive = tuple(self._machine.alive)
-                self._signal_workers(alive, signum, whole_group=self._machine.whole_group)
+                self._group.signal(alive, signum, whole_group=self._machine.whole_group)
             case Suspend():
                 self._handle(SuspendOrdered())
                 self._link.send(Suspended())
@@ -226,7 +209,7 @@ class ForkServer:
         match effect:
             case SignalWorkers(local_ranks, signum, whole_group):
                 for each in (signum, signal.SIGCONT):  # one that is stopped hears it, too
-                    self._signal_workers(local_ranks, each, whole_group=whole_group)
+                    self._group.signal(local_ranks, each, whole_group=whole_group)
             case SignalOrphans(pids, signum):
                 for pid in pids:
                     signal_child(pid, signum)
@@ -261,28 +244,17 @@ class ForkServer:
         self._handle(
             GroupStarted(order.round, local_ranks, order.whole_group, order.leftover_timeout_s)
         )
-        self._failed = []
-        refused = 0
+        self._group.begin(order.round)
         try:
             stdios = self._console.open_streams(order)
         except OSError as error:
-            refused = error.errno or 11
-            stdios = [Stdio()] * len(order.workers)
-        for (local_rank, argv, added, cpus), stdio in zip(order.workers, stdios, strict=True):
-            if refused:
-                self._never_ran(local_rank, refused)
-                continue
-            try:
-                spawned = spawn(argv, self._environment(added), self._start_state, cpus, stdio)
-            except OSError as error:
-                refused = error.errno or 11
-                self._never_ran(local_rank, refused)
-                continue
-            worker = _Worker(local_rank, spawned.pid, spawned.outcome_fd)
-            self._workers[spawned.pid] = worker
-            self._poll.register(spawned.outcome_fd, select.POLLIN)
+            never_ran = self._group.refuse(order.workers, error.errno)
+        else:
+            never_ran = self._group.start(order.workers, stdios)
+        for local_rank in never_ran:
+            self._handle(WorkerGone(local_rank))
         self._begin_output(order)
-        if refused:
+        if never_ran:
             self._see_children()
 
     def _begin_output(self, order: Start) -> None:
@@ -293,52 +265,11 @@ class ForkServer:
             lost = ServiceLost(order.round, "writer", None, None, error.errno)
             self._link.send(lost)
 
-    @staticmethod
-    def _environment(added: dict[str, str | None]) -> dict[str, str]:
-        environment = dict(os.environ)
-        for name, value in added.items():
-            if value is None:
-                environment.pop(name, None)
-            else:
-                environment[name] = value
-        return environment
-
-    def _never_ran(self, local_rank: int, errno: int) -> None:
-        """The system refused a process for this worker."""
-        round_ = self._machine.round
-        exited = WorkerExited(round_, local_rank, 0, None, None, False, errno, boottime())
-        self._link.send(exited)
-        self._handle(WorkerGone(local_rank))
-
-    def _exec_known(self, outcome_fd: int) -> None:
-        worker = next((w for w in self._workers.values() if w.outcome_fd == outcome_fd), None)
-        if worker is None:
-            return  # settled while this turn's events were being handled
-        self._settle_exec(worker)
-
-    def _settle_exec(self, worker: _Worker) -> None:
-        if worker.outcome_fd is None:
-            return
-        self._poll.unregister(worker.outcome_fd)
-        worker.errno = read_outcome(worker.outcome_fd)
-        worker.outcome_fd = None
-        if worker.errno is None:
-            round_ = self._machine.round
-            self._link.send(WorkerStarted(round_, worker.local_rank, worker.pid))
-
     # Signalling
-
-    def _signal_workers(
-        self, local_ranks: tuple[int, ...], signum: int, *, whole_group: bool
-    ) -> None:
-        send = signal_group if whole_group else signal_child
-        for worker in self._workers.values():
-            if worker.local_rank in local_ranks:
-                send(worker.pid, signum)
 
     def _not_helpers(self) -> set[int]:
         """Our direct children that are no orphans: workers, and the store."""
-        return {*self._workers, *self._services()}
+        return {*self._group.local_ranks, *self._services()}
 
     def _services(self) -> set[int]:
         """What serves the workers, and is neither stopped nor killed with them."""
@@ -350,7 +281,7 @@ class ForkServer:
         """
         spare = self._services()
         if whole_tree:
-            for pid in self._workers:
+            for pid in self._group.local_ranks:
                 signal_group(pid, signal.SIGKILL)
             signal_descendants(os.getpid(), signal.SIGKILL, spare)
         kill_children(spare)
@@ -362,10 +293,12 @@ class ForkServer:
         died: set[int] = set()
         now = boottime()  # one instant for all that are found dead together
         for dead in reap():
-            worker = self._workers.get(dead.si_pid)
-            if worker is not None:
-                died.add(worker.local_rank)
-                self._worker_exited(worker, dead, now)
+            local_rank = self._group.local_ranks.get(dead.si_pid)
+            if local_rank is not None:
+                died.add(local_rank)
+                self._console.worker_gone(local_rank)
+                self._group.reaped(dead, now)
+                self._handle(WorkerGone(local_rank))
             elif dead.si_pid == self._store.pid:
                 self._store_lost(dead)
             elif dead.si_pid == self._console.pid:
@@ -374,39 +307,18 @@ class ForkServer:
                 died.update(self._adopted.reaped(dead.si_pid))
         self._see_children(died)
 
-    def _worker_exited(self, worker: _Worker, dead: os.waitid_result, now: float) -> None:
-        self._settle_exec(worker)
-        del self._workers[worker.pid]
-        status = exit_status(dead) if worker.errno is None else ExitStatus(errno=worker.errno)
-        if not status.succeeded:
-            self._failed.append(worker.local_rank)
-        self._console.worker_gone(worker.local_rank)
-        self._link.send(
-            WorkerExited(
-                self._machine.round,
-                worker.local_rank,
-                worker.pid,
-                status.code,
-                status.signal,
-                status.core_dumped,
-                status.errno,
-                now,
-            )
-        )
-        self._handle(WorkerGone(worker.local_rank))
-
     def _see_children(self, died: Collection[int] = ()) -> None:
         """Tell the machine which orphans there are. `died`: local ranks of the workers, or of the
         owners of the orphans, that have just been reaped.
         """
-        workers = {worker.pid: worker.local_rank for worker in self._workers.values()}
+        workers = self._group.local_ranks
         self._handle(ChildrenSeen(self._adopted.look(workers, self._not_helpers(), died)))
 
     def _group_gone(self, round_: int, *, stuck: bool) -> None:
         spare = self._services()
         left = [pid for pid in children(os.getpid()) if pid not in spare] if stuck else []
-        self._workers.clear()
-        self._console.end_round(self._failed)
+        self._group.forget()
+        self._console.end_round(self._group.failed)
         self._store.stop()
         if not stuck:
             self._store.renew()
