@@ -37,6 +37,7 @@ PURE = (
         "cli/values.py",
     ),
     *(
+        "console/ending.py",
         "console/fold.py",
         "console/lines.py",
         "console/plan.py",

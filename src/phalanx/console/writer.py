@@ -17,6 +17,7 @@ from time import monotonic
 from phalanx.console import control
 from phalanx.console.control import WriterLink
 from phalanx.console.display import Display, displays
+from phalanx.console.ending import Ending
 from phalanx.console.files import Files
 from phalanx.console.plan import Source, unpack
 from phalanx.console.reader import Reader
@@ -36,15 +37,8 @@ __all__ = ["run_writer"]
 _CHUNK = 1 << 16
 #: Of what a pipe holds at the end of its worker; a helper may go on writing for ever.
 _MOST_AT_END = 1 << 20
-#: Without the fork server: to read, and then to write.
-_ALONE_S = 0.7
-_ALONE_WRITING_S = 0.3
-#: Once somebody is in a hurry.
-_HURRY_S = 2.0
 #: To tell the fork server the last, should it be slow to read.
 _SAY_S = 1.0
-#: The log files, at the end.
-_FILES_S = 5.0
 _EIO = 5
 _EPIPE = 32
 
@@ -75,10 +69,7 @@ class Writer:
         self._relay: Relay | None = None
         self._tails: dict[int, bytes] = {}
         self._turns = 0
-        self._alone_until: float | None = None
-        self._reading_ended = False
-        self._finishing_since: float | None = None
-        self._hurry_until: float | None = None
+        self._ending = Ending()
         self._warned: set[str] = set()
 
     def run(self) -> NoReturn:
@@ -122,7 +113,7 @@ class Writer:
         now = monotonic()
         self._look_after(now)
         self._flush(now)
-        if self._alone_until is None:
+        if not self._ending.is_alone:
             answers = select.POLLOUT if self._link.wants_write else 0
             self._poll.modify(self._link.fileno(), select.POLLIN | answers)
 
@@ -132,11 +123,8 @@ class Writer:
             *(display.deadline for display in self._displays.values()),
             *(reader.deadline for reader in self._redrawing),
             self._files.deadline(now),
-            self._alone_until,
+            *self._ending.instants(now),
         ]
-        if self._finishing_since is not None:
-            instants.append(self._hurry_until)
-            instants.append(max(self._finishing_since + _FILES_S, now + 0.2))
         due = [at for at in instants if at is not None]
         return max(0.0, (min(due) - now) * 1000 + 1) if due else None
 
@@ -146,23 +134,17 @@ class Writer:
             display.flush(readers, now, last=last)
 
     def _is_done(self, now: float) -> bool:
-        if self._alone_until is not None:
-            if not self._reading_ended and (now >= self._alone_until or not self._readers):
-                self._reading_ended = True
-                self._alone_until = now + _ALONE_WRITING_S
-                self._close_all()
-            return self._reading_ended and (now >= self._alone_until or self._is_written(now))
-        if self._finishing_since is None:
+        if self._ending.stops_reading(now, may_come=bool(self._readers)):
+            self._close_all()
+        if not self._ending.is_near:
             return False
-        late = self._hurry_until is not None and now >= self._hurry_until
-        return late or self._is_written(now)
+        return self._ending.is_overdue(now) or self._is_written(now)
 
     def _is_written(self, now: float) -> bool:
         waiting = [d for d in self._displays.values() if not d.place.await_done()]  # ask each
         if waiting:
             return False
-        since = self._finishing_since
-        return self._files.are_written() or (since is not None and now >= since + _FILES_S)
+        return self._files.are_written() or self._ending.files_are_late(now)
 
     # Orders
 
@@ -172,7 +154,7 @@ class Writer:
             self._obey(message)
         if not there:
             self._poll.unregister(self._link.fileno())
-            self._alone_until = monotonic() + _ALONE_S
+            self._ending.alone(monotonic())
             if self._relay is not None:
                 self._relay.restore()
 
@@ -194,7 +176,7 @@ class Writer:
             case control.Finish(report_follows):
                 self._finish(report_follows=report_follows)
             case control.Hurry():
-                self._hurry_until = self._hurry_until or monotonic() + _HURRY_S
+                self._ending.hurry(monotonic())
             case _:
                 pass
 
@@ -260,7 +242,7 @@ class Writer:
                 pass  # a pipe has none
 
     def _finish(self, *, report_follows: bool) -> None:
-        self._finishing_since = monotonic()
+        self._ending.finish(monotonic())
         self._close_all()
         if report_follows:
             for display in self._displays.values():
