@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from harness import PHALANX, Run, eventually
+from harness import PHALANX, Run, eventually, finished
 from ways import WAYS, WAYS_DIR, Way
 
 V1 = Path("/sys/fs/cgroup/memory")
@@ -118,3 +118,24 @@ def test_a_way_to_die_is_told(way: Way, tmp_path: Path, request: pytest.FixtureR
             assert report[1] == "Root Cause (first observed failure):"
         found = first_failure(tmp_path)
         assert {name: found[name] for name in way.json} == way.json
+
+
+@pytest.mark.timeout(120)
+def test_of_64_workers_40_die_of_one_exception_which_is_told_once(tmp_path: Path) -> None:
+    program = WAYS_DIR / "forty_of_64.py"
+    words = ("--nproc-per-node=64", f"--log-dir={tmp_path}/logs", program, tmp_path)
+    run = finished(*words, timeout=100)
+    report = report_of(run)
+
+    assert run.process.returncode == 1
+    assert re.fullmatch(
+        r"phalanx: error: rank \d+ failed: ValueError: the data has another shape", report[0]
+    )
+    ranks = ", ".join(f"{first}-{first + 4}" for first in range(0, 64, 8))
+    assert f"40 ranks failed alike: {ranks}" in report
+    others = ", ".join(f"{first}-{first + 2}" for first in range(5, 64, 8))
+    assert f"stopped because of it: ranks {others}" in report
+    assert sum("ValueError" in line for line in report) == 3, "title, statement, exception"
+    found = json.loads((tmp_path / "logs" / "latest" / "failure.json").read_text())
+    assert sum(len(group["ranks"]) for group in found["others"]) == 39
+    assert [len(group["ranks"]) for group in found["victims"]] == [24]

@@ -52,7 +52,7 @@ class Children:
         if self.clear_by is None:
             return False
         kill_children(self._foreign)
-        return not self._left()
+        return self.are_being_cleared and not self._left()  # told once
 
     def clear(self, now: float) -> bool:
         """Begin to kill, without the fork server. Whether none is left already."""
