@@ -65,15 +65,40 @@ def test_lines_of_json_can_be_parsed() -> None:
 
 
 def test_one_worker_writes_into_the_very_stream_of_phalanx(tmp_path: Path) -> None:
-    """So its bytes are unchanged, in their order, and it may look at what the stream is."""
-    out = tmp_path / "out"
-    with out.open("wb") as file:
-        subprocess.run(
-            [*PHALANX, *sh("readlink /proc/$$/fd/1 /proc/$$/fd/2; printf 'no end'", workers=1)],
-            stdout=file, stderr=subprocess.STDOUT, check=True,
-        )  # fmt: skip
+    """So its bytes are unchanged, and it may look at what the stream is."""
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        command = [*PHALANX, *sh("readlink /proc/$$/fd/1; printf 'no end'", workers=1)]
+        subprocess.run(command, stdout=out, stderr=err, check=True)
 
-    assert out.read_text() == f"{out}\n{out}\nno end"
+    assert (tmp_path / "out").read_text() == f"{tmp_path}/out\nno end"
+
+
+def test_octets_of_one_worker_are_passed_on_as_they_come(tmp_path: Path) -> None:
+    """Its stderr is read on its way, and with that a stdout that is the same file; not in lines."""
+    wait = f"while ! test -e {tmp_path}/go; do sleep 0.02; done"
+    words = sh(f'printf "loading... "; {wait}; echo done >&2', workers=1)
+    read_end, write_end = os.pipe()
+    with Run(*words, launcher=into(write_end, both=True), pass_fds=[write_end]) as run:
+        os.close(write_end)
+        assert os.read(read_end, 100) == b"loading... "
+        (tmp_path / "go").touch()
+        assert run.wait() == 0
+    assert os.read(read_end, 100) == b"done\n"
+    os.close(read_end)
+
+
+def test_the_failure_of_one_worker_is_explained_and_one_that_cannot_heal_not_retried(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "s.py").write_text("import no_such_module_at_all")
+    with (tmp_path / "out").open("wb") as out:
+        command = [*PHALANX, "--max-restarts=3", str(tmp_path / "s.py")]
+        assert subprocess.run(command, stdout=out, stderr=subprocess.STDOUT).returncode == 1
+
+    text = (tmp_path / "out").read_text()
+    wanted = "rank 0 failed: ModuleNotFoundError: No module named 'no_such_module_at_all'"
+    assert f"phalanx: error: {wanted}" in text
+    assert "restart 1 of 3" not in text
 
 
 def test_streams_that_are_one_file_keep_their_order(tmp_path: Path) -> None:
@@ -359,9 +384,10 @@ def test_a_reader_that_stands_still_holds_up_no_more_than_the_workers() -> None:
     assert [len(own) for own in by_rank(lines, 4)] == [20000] * 4
 
 
-def into(fd: int) -> tuple[str, ...]:
-    """phalanx with this as its stdout."""
-    return ("bash", "-c", f'exec "$@" >&{fd} {fd}>&-', "bash", *PHALANX)
+def into(fd: int, *, both: bool = False) -> tuple[str, ...]:
+    """phalanx with this as its stdout, and stderr too if it is to be both."""
+    more = "2>&1" if both else ""
+    return ("bash", "-c", f'exec "$@" >&{fd} {more} {fd}>&-', "bash", *PHALANX)
 
 
 def test_a_stop_does_not_wait_for_a_reader_that_stands_still() -> None:
@@ -422,3 +448,49 @@ def test_our_own_lines_come_in_their_place(tmp_path: Path) -> None:
     said = next(i for i, line in enumerate(lines) if "restart 1 of 1" in line)
     assert all(line == "begin 0" for line in lines[:said])
     assert lines[said + 1 :] == ["begin 1"] * 2
+
+
+def test_a_low_limit_of_open_files_is_raised_for_many_workers_and_theirs_stays(
+    tmp_path: Path,
+) -> None:
+    launcher = ("sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", *PHALANX)
+    run = finished(*sh("ulimit -Sn", workers=80), launcher=launcher)
+
+    assert run.process.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == ["256"] * 80
+
+
+def test_a_stop_that_takes_its_time_says_why_it_was_begun(tmp_path: Path) -> None:
+    script = (
+        "if test $RANK = 1; then sleep 0.3; kill -KILL $$; fi\n"
+        "trap '' TERM; while :; do sleep 0.1; done"
+    )
+    with Run(*sh(script, "--shutdown-timeout=7")) as run:
+        run.says("; the others are being stopped\n")
+        run.says("more for local rank 0 to stop (Ctrl-C twice kills now)")
+        assert run.wait(30) == 137
+
+    lines = run.stderr.splitlines()
+    assert re.fullmatch(
+        r"phalanx: rank 1 \(local rank 1, pid \d+\) was killed by SIGKILL; "
+        "the others are being stopped", lines[0]
+    )  # fmt: skip
+
+
+def test_a_local_rank_that_is_not_there_is_noticed(tmp_path: Path) -> None:
+    run = finished(*sh("true", f"--log-dir={tmp_path}", "--redirects=9:3"))
+
+    assert run.stderr == (
+        "phalanx: --redirects: there is no local rank 9, it is not a rank from 0 to 1\n"
+    )
+
+
+def test_after_a_stop_it_is_said_where_the_logs_are(tmp_path: Path) -> None:
+    words = sh("echo up; echo up >&2; exec sleep 1000", "--redirects=1")
+    with Run(*words, env={"TMPDIR": str(tmp_path)}) as run:
+        run.says("up")
+        run.signal(signal.SIGTERM)
+        assert run.wait(20) == 120
+
+    (line,) = [line for line in run.stderr.splitlines() if line.startswith("phalanx: logs: ")]
+    assert Path(line.removeprefix("phalanx: logs: ")).is_dir()

@@ -46,14 +46,21 @@ class Row(Record):
 PREFIXED = b"[default1]:"
 TABLE = (
     Row("One worker alone on a terminal has it.", AUTO, SCREEN, 1, ("inherit", "inherit")),
-    Row("One worker into one pipe has that.", AUTO, ONE_PIPE, 1, ("inherit", "inherit")),
+    Row(
+        "One worker into one pipe is read, both streams in their order, octets as they come.",
+        AUTO,
+        ONE_PIPE,
+        1,
+        ("pipe", "stdout"),
+        (("stdout", 1, "through", b"", True),),
+    ),
     Row(
         "Of one worker, stderr is read where it is no terminal: it explains a failure.",
         AUTO,
         TWO_FILES,
         1,
         ("inherit", "pipe"),
-        (("stderr", 2, "plain", b"", True),),
+        (("stderr", 2, "through", b"", True),),
     ),
     Row(
         "The same with stdout on a terminal.",
@@ -61,7 +68,7 @@ TABLE = (
         OUTPUT_ON_SCREEN,
         1,
         ("inherit", "pipe"),
-        (("stderr", 2, "plain", b"", True),),
+        (("stderr", 2, "through", b"", True),),
     ),
     Row(
         "One worker's stderr on a terminal is left to it.",

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -291,3 +292,75 @@ def test_the_report_is_last_and_on_one_screen(tmp_path: Path) -> None:
     assert "  ValueError: bad batch" in report
     assert "stopped because of it: ranks 0, 1, 3" in report
     assert len(report) <= 22
+
+
+def test_only_the_rank_with_the_terminal_has_the_keyboard(tmp_path: Path) -> None:
+    text = f"""
+        import os, sys
+        if os.environ["RANK"] == "0":
+            open("{tmp_path}/other", "w").write(repr(sys.stdin.read()) + "\\n")
+        else:
+            print("name?", flush=True)
+            print("hello", sys.stdin.readline().strip())
+    """
+    with Terminal(tmp_path) as terminal:
+        words = ("--nproc-per-node=2", "--tty=1", script(tmp_path, text))
+        terminal.line(f"{phalanx(*words)}; echo ended $?")
+        terminal.expect("name?")
+        eventually((tmp_path / "other").exists, what="the end of the other's stdin")
+        terminal.line("ann")
+        terminal.expect("hello ann")
+        terminal.expect("ended 0\n")
+
+    assert list(lines_of(tmp_path / "other")) == ["''"]
+
+
+def test_with_tty_ctrl_c_is_for_phalanx_once_the_job_is_being_stopped(tmp_path: Path) -> None:
+    text = f"""
+        import os, signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print("up", flush=True)
+        if os.environ["RANK"] == "0":
+            while not os.path.exists("{tmp_path}/go"): time.sleep(0.02)
+            raise SystemExit(3)
+        time.sleep(1000)
+    """
+    with Terminal(tmp_path) as terminal:
+        words = ("--nproc-per-node=2", "--tty=1", script(tmp_path, text))
+        terminal.line(f"{phalanx(*words)}; echo ended $?")
+        terminal.expect("up")
+        (tmp_path / "go").touch()
+        terminal.expect("the others are being stopped\n")
+        terminal.press(CTRL_C)
+        threading.Event().wait(0.5)  # what is pressed closer together counts as one
+        terminal.press(CTRL_C)
+        terminal.expect("phalanx: error: rank 0 exited with code 3\n")
+        terminal.expect("ended 3\n")
+
+
+def test_a_dumb_terminal_gets_lines_and_nothing_else(tmp_path: Path) -> None:
+    with Terminal(tmp_path) as terminal:
+        terminal.line(f"TERM=dumb {phalanx('--nproc-per-node=2', BARS, 'carriage')}; echo ended")
+        terminal.expect("ended\n")
+
+        lines = [line for line in terminal.screen.splitlines() if line.startswith("[")]
+        assert sorted(COLOURS.sub("", line) for line in lines) == [
+            f"[{rank}] 100%|{'#' * 20}| r{rank}" for rank in range(2)
+        ]
+        assert "\r" not in terminal.screen
+        assert "\x1b[K" not in terminal.screen
+
+
+def test_a_worker_that_dies_in_raw_mode_leaves_no_raw_terminal(tmp_path: Path) -> None:
+    text = """
+        import os, signal, tty
+        tty.setraw(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    with Terminal(tmp_path) as terminal:
+        terminal.line(f"{phalanx(script(tmp_path, text))}; echo ended $?")
+        terminal.expect("phalanx: error: rank 0 was killed by SIGKILL")
+        terminal.expect("ended 137\n")
+
+        assert "-icanon" not in terminal.ask("$(stty -a | tr -d '\\n' | grep -o 'icanon.*')")

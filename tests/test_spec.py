@@ -576,7 +576,10 @@ def test_sizes_of_log_files_refused(text: str) -> None:
 
 
 def test_a_rank_with_the_terminal() -> None:
-    assert spec_of("--tty=3").console.tty_rank == 3
+    assert spec_of("--nproc-per-node=4", "--tty=3").console.tty_rank == 3
+    assert "--tty is '4', but must be a rank from 0 to 3" in str(
+        error_of("--nproc-per-node=4", "--tty=4")
+    )
     assert "--tty is 'x'" in str(error_of("--tty=x"))
     assert "exclude each other" in str(error_of("--tty=0", "--console=fold"))
 

@@ -128,6 +128,8 @@ class Agent:
         failed = self._outcome.kind is not OutcomeKind.SUCCEEDED
         while self._children.are_being_cleared or not self._output.finish(report_follows=failed):
             self._turn()
+        if failed:
+            self._output.restore_terminal()
         self._server.dismiss()  # it leaves while the rest is tidied up
         return self._outcome
 
@@ -288,6 +290,7 @@ class Agent:
                 self._start(assignment)
             case StopGroup(round, signum, timeout_s):
                 self._observer.stop_sent(signum, boottime())
+                self._output.release_keyboard()
                 self._server.link.send(Stop(round, signum, timeout_s))
             case KillGroup(round):
                 self._server.link.send(Kill(round))
@@ -309,7 +312,8 @@ class Agent:
         try:
             attempt = self._paths.start_attempt(assignment.restart_count, assignment.round, size)
         except OSError as error:
-            self._say(f"no log and error files in this round: {error}")
+            why = error.strerror or str(error)
+            self._say(f"no log and error files in this round: {why}: {error.filename}")
             attempt = self._paths.no_files(size)
         order = start_order(spec, assignment, attempt.error_files, os.environ)
         self._server.link.send(self._output.fill_in(order, assignment, attempt))

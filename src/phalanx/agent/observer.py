@@ -57,6 +57,20 @@ class Observer:
         self._ended: list[_Ended] = []
         self._stop: tuple[float, int] | None = None  #: when which stop signal was sent
         self._killed: set[int] = set()
+        self._cause_is_told = False
+
+    @property
+    def stop_signal(self) -> int | None:
+        """With which the round is being stopped."""
+        return self._stop[1] if self._stop else None
+
+    def untold_cause(self) -> Failure | None:
+        """What was seen to fail first, to be said while the others are stopped: once a round."""
+        own = [each for each in self._ended if not self._was_stopped(each)]
+        if not own or self._cause_is_told:
+            return None
+        self._cause_is_told = True
+        return own[0].failure
 
     @property
     def verdict(self) -> Verdict | None:
@@ -75,6 +89,7 @@ class Observer:
         self._ended = []
         self._stop = None
         self._killed = set()
+        self._cause_is_told = False
 
     def stop_sent(self, signum: int, now: float) -> None:
         """The round's workers are being stopped. What ends later has not failed by itself."""

@@ -12,7 +12,13 @@ import os
 
 from phalanx.console.plan import Surroundings, WorkerPlace, plan
 from phalanx.record import replace
-from phalanx.workers.messages import FinishOutput, HurryOutput, Resize, SayLine
+from phalanx.workers.messages import (
+    FinishOutput,
+    HurryOutput,
+    ReleaseKeyboard,
+    Resize,
+    SayLine,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,8 +44,8 @@ class Output:
         self._writer_there = False
         self._finishing = False
         self._hurried = False
-        #: The modes of the terminal, should the writer not be able to put them back.
-        self._modes = _terminal_modes() if spec.console.tty_rank is not None else None
+        #: The modes of the terminal, should nobody else put them back.
+        self._modes = _terminal_modes() if self.around.stdin_is_terminal else None
 
     def fill_in(self, order: Start, assignment: Assignment, attempt: Attempt) -> Start:
         """The order to start a round, with what its workers' streams are."""
@@ -66,6 +72,11 @@ class Output:
         else:
             self._say(text)
 
+    def release_keyboard(self) -> None:
+        """The job is being stopped: with --tty, Ctrl-C is for phalanx again."""
+        if self._spec.console.tty_rank is not None and self._writer_there:
+            self._link.send(ReleaseKeyboard())
+
     def resized(self) -> None:
         """The terminal has another size."""
         self.around = surroundings()
@@ -90,21 +101,23 @@ class Output:
     def finished(self) -> None:
         """There is no writer any more: what comes now is the agent's to print."""
         self._writer_there = False
-        if self._modes is not None:
+
+    def restore_terminal(self) -> None:
+        """A worker that dies while it edits a line leaves the terminal in a sorry state."""
+        if self._modes is not None and self._modes != _terminal_modes() and _is_in_front():
             import termios
 
             try:
                 termios.tcsetattr(0, termios.TCSADRAIN, self._modes)
-            except OSError:
+            except termios.error:
                 pass  # it is gone
-            self._modes = None
 
 
 def surroundings() -> Surroundings:
     """What phalanx's own standard streams are."""
     stdout, stderr = os.isatty(1), os.isatty(2)
     columns, rows = _window()
-    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    dumb = (os.environ.get("TERM") or "dumb") == "dumb"
     return Surroundings(
         stdin_is_terminal=os.isatty(0),
         stdout_is_terminal=stdout,
@@ -112,7 +125,8 @@ def surroundings() -> Surroundings:
         same_file=_same_file(),
         columns=columns,
         rows=rows,
-        colour=not dull,
+        colour=not dumb and not os.environ.get("NO_COLOR"),
+        dumb=dumb,
     )
 
 
@@ -123,6 +137,14 @@ def _terminal_modes() -> list[Any] | None:
         return termios.tcgetattr(0)
     except termios.error:
         return None
+
+
+def _is_in_front() -> bool:
+    """The terminal is ours to change, not that of a job in the foreground."""
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
 
 
 def _window() -> tuple[int, int]:

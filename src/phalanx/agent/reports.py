@@ -12,7 +12,7 @@ from phalanx.errors import ExitCode, InternalError, StartError
 from phalanx.outcome import ExitStatus, Failure
 from phalanx.rendezvous.events import StoreOffer
 from phalanx.rendezvous.member import ForkServerReady, GroupCleared, ServiceEnded, WorkerEnded
-from phalanx.report.words import LIMITS, describe, timeout_line, waiting_line
+from phalanx.report.words import LIMITS, describe, stopping_line, timeout_line, waiting_line
 from phalanx.workers.messages import (
     GroupGone,
     OutputFinished,
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from phalanx.workers.messages import Message
 
 __all__ = ["Reports"]
+
+SIGINT = 2
 
 #: What serves the workers, for people.
 SERVICES = {"store": "the store of the workers", "writer": "the writer of the workers' output"}
@@ -76,7 +78,13 @@ class Reports:
                 offer = StoreOffer(self._store_host, store_port)
                 return GroupCleared(round, offer, stuck, explained)
             case StopTakesTime(_, local_ranks, helpers, left_s):
-                self._output.say(waiting_line(local_ranks, helpers, left_s))
+                cause = self._observer.untold_cause()
+                if cause is not None:
+                    self._output.say(stopping_line(cause))
+                interrupted = self._observer.stop_signal == SIGINT
+                self._output.say(
+                    waiting_line(local_ranks, helpers, left_s, interrupted=interrupted)
+                )
             case StopTimedOut(_, local_ranks, helpers):
                 self._observer.killing(local_ranks)
                 self._output.say(timeout_line(local_ranks, helpers))

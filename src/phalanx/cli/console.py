@@ -53,6 +53,7 @@ def check_ranks(line: CommandLine, spec: JobSpec, notes: list[str]) -> None:
     alone = spec.max_nodes == 1
     if alone and chosen.tty_rank is not None and chosen.tty_rank >= size:
         raise bad(line.settings["tty"], "tty", _one_of(size))
+    _check_streams(line, chosen, size, notes)
     for name, ranks in (
         ("local-ranks-filter", chosen.local_ranks),
         ("ranks-filter", chosen.ranks if alone else None),
@@ -60,6 +61,14 @@ def check_ranks(line: CommandLine, spec: JobSpec, notes: list[str]) -> None:
         if ranks is not None and not any(rank < size for rank in ranks):
             notes.append(f"{named(line.settings[name], name)}: no worker is shown: it is not "
                          f"{_one_of(size)}")  # fmt: skip
+
+
+def _check_streams(line: CommandLine, chosen: Console, size: int, notes: list[str]) -> None:
+    for name, streams in (("redirects", chosen.redirects), ("tee", chosen.tee)):
+        far = [rank for rank, _bits in streams if rank is not None and rank >= size]
+        if far:
+            source = named(line.settings[name], name)
+            notes.append(f"{source}: there is no local rank {far[0]}, it is not {_one_of(size)}")
 
 
 def _one_of(size: int) -> str:

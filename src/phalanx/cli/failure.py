@@ -42,7 +42,9 @@ def tell(
     if outcome.kind is OutcomeKind.STOPPED or verdict is None:
         for text in final_lines(outcome):
             say(text)
-        paths.clean_up(keep_files=True)
+        kept = paths.clean_up(keep_files=True)
+        if kept is not None:
+            say(f"logs: {printable(kept)}")
         return exit_code(outcome)
     return _failed(outcome, verdict, paths, environ)
 
@@ -106,7 +108,7 @@ def _log_folder(verdict: Verdict, job_dir: str | None) -> str:
             own = os.path.join(folder, str(first.end.failure.local_rank))
             if os.path.isdir(own):
                 return own
-    return job_dir
+    return job_dir if os.path.isdir(job_dir) else ""
 
 
 def _write_report(verdict: Verdict, code: int, paths: LogPaths) -> str:

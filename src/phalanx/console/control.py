@@ -23,6 +23,7 @@ __all__ = [
     "EndRound",
     "Finish",
     "Hurry",
+    "ReleaseKeyboard",
     "Resize",
     "SayLine",
     "Tails",
@@ -93,6 +94,10 @@ class Hurry(Record):
     """Whoever waits for the end of the output does not want to wait much longer."""
 
 
+class ReleaseKeyboard(Record):
+    """Whoever has the keyboard is being stopped: the terminal is as it was from now on."""
+
+
 class Tails(Record):
     """(local rank, its last words) of workers whose stderr was read."""
 
@@ -118,6 +123,7 @@ ControlMessage = (
     | Resize
     | Finish
     | Hurry
+    | ReleaseKeyboard
     | Tails
     | Warn
     | AllPrinted
@@ -131,6 +137,7 @@ _KINDS: tuple[type[ControlMessage], ...] = (
     Resize,
     Finish,
     Hurry,
+    ReleaseKeyboard,
     Tails,
     Warn,
     AllPrinted,

@@ -33,6 +33,7 @@ class Display:
         self.fds = fds
         #: When something has to be done, whatever is read; None: nothing.
         self.deadline: float | None = None
+        self._is_dumb = facts.dumb
         self._coloured = False
         self._screen = Screen(facts.columns)
         self._fold: Fold | None = None
@@ -59,7 +60,7 @@ class Display:
     def add(self, reader: Reader, buffers: list[bytes | memoryview], now: float) -> None:
         """Lines of a stream, whole but perhaps for the last."""
         source = reader.source
-        if source.style in ("plain", "keyboard"):
+        if source.style in ("through", "plain", "keyboard"):
             self._close_line(but=reader)
             self.place.put(self.stream, buffers)
             self._open_line = None if bytes(buffers[-1][-1:]) == b"\n" else reader
@@ -95,7 +96,7 @@ class Display:
         """Hand on what has gathered; `readers`: whose unfinished lines may be shown."""
         if self._fold is not None:
             self._lines += self._fold.flush() if last else self._fold.due(now)
-        live = None if last else self._live(readers)
+        live = None if last or self._is_dumb else self._live(readers)
         self.deadline = self._fold.deadline if self._fold is not None else None
         due = self._drawn_at + _LIVE_INTERVAL_S
         late = now < due or self.place.waiting  # nobody sees more than the eye, or a slow line

@@ -49,6 +49,8 @@ class Surroundings(Record):
     rows: int = 24
     #: Colours are welcome on a terminal.
     colour: bool = False
+    #: The terminal cannot clear a line (TERM=dumb).
+    dumb: bool = False
 
     def is_terminal(self, stream: int) -> bool:
         return self.stdout_is_terminal if stream == STDOUT else self.stderr_is_terminal
@@ -79,8 +81,9 @@ class Source(Record):
     name: str
     #: The descriptor it is shown on, 1 or 2; 0: it is not shown.
     shown_on: int = 0
-    #: "plain": whole lines; "prefix": with a prefix; "live": so, on a terminal, where a line may
-    #: be written over; "fold": as prefix, equal lines once; "keyboard": all octets, both ways.
+    #: "through": all octets, at once; "plain": whole lines; "prefix": with a prefix; "live": so, on
+    #: a terminal, where a line may be written over; "fold": as prefix, equal lines once;
+    #: "keyboard": all octets, both ways.
     style: str = "plain"
     prefix: bytes = b""
     #: Path of its log file, of the file for filtered lines, and what those have in them.
@@ -155,15 +158,21 @@ class _OneWorker:
             return Streams("tty", "tty")
         in_file = [self._worker.folder and self._has(s) for s in (STDOUT, STDERR)]
         both_shown = self._is_shown and not any(in_file)
-        if both_shown and self._around.same_file and not self._inherits:
+        if both_shown and self._around.same_file and not self._inherits(STDERR):
             return Streams(self._shown(STDOUT, last_words=True), "stdout")
         return Streams(self._stream(STDOUT), self._stream(STDERR))
 
-    @property
-    def _inherits(self) -> bool:
-        """What it writes goes straight to our own streams."""
+    def _inherits(self, stream: int) -> bool:
+        """What it writes goes straight to our own stream.
+
+        A stderr that is no terminal does not: its last words are wanted.
+        """
         mode = self._console.mode
-        return mode is ConsoleMode.RAW or (mode is ConsoleMode.AUTO and self._is_alone)
+        if mode is ConsoleMode.RAW:
+            return True
+        if mode is not ConsoleMode.AUTO or not self._is_alone:
+            return False
+        return self._around.is_terminal(stream) or (stream == STDOUT and not self._around.same_file)
 
     def _has(self, stream: int) -> bool:
         """It has a log file."""
@@ -178,27 +187,23 @@ class _OneWorker:
                 return "null"
             self._read(stream, last_words=True)
             return "pipe"
-        if not self._inherits:
-            return self._shown(stream, last_words=stream == STDERR)
-        raw = self._console.mode is ConsoleMode.RAW
-        around = self._around
-        if raw or stream == STDOUT or around.stderr_is_terminal or around.same_file:
+        if self._inherits(stream):
             return "inherit"
-        self._read(stream, shown_on=stream, last_words=True)
-        return "pipe"
+        return self._shown(stream, last_words=stream == STDERR)
 
     def _shown(self, stream: int, *, last_words: bool) -> str:
         """It is read, and shown in whole lines."""
         terminal = self._around.is_terminal(stream)
         mode = self._console.mode
-        style = "plain"
+        style = "through" if self._is_alone else "plain"
         if mode is ConsoleMode.FOLD:
             style = "fold"
         elif terminal:
             style = "live"
         elif mode is ConsoleMode.PREFIX:
             style = "prefix"
-        prefix = b"" if style == "plain" else self._prefix(coloured=terminal)
+        unchanged = style in ("through", "plain")
+        prefix = b"" if unchanged else self._prefix(coloured=terminal)
         self._read(stream, shown_on=stream, style=style, prefix=prefix, last_words=last_words)
         return "pty" if terminal else "pipe"
 
@@ -256,7 +261,7 @@ def _filled_in(template: str, worker: WorkerPlace) -> str:
 
 
 def _packed(sources: Sequence[Source], console: Console, around: Surroundings) -> bytes:
-    facts = (around.same_file, around.columns, console.log_max_size or 0)
+    facts = (around.same_file, around.columns, around.dumb, console.log_max_size or 0)
     return marshal.dumps((facts, [source._values() for source in sources]))
 
 
@@ -265,6 +270,7 @@ class Facts(Record):
 
     same_file: bool
     columns: int
+    dumb: bool
     log_max_size: int
 
 

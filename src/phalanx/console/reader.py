@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["Reader"]
 
 #: A line that is longer is printed in pieces.
-_LONGEST_LINE = 1 << 18
+_LONGEST_LINE = 1 << 20
 #: Buffers of an unfinished line: as octets by themselves they would take 40 times as much memory.
 _MOST_PIECES = 256
 #: Last words: a traceback has its end, and what it says, in here.
@@ -35,7 +35,7 @@ class Reader:
         """What has been read, at `now` in seconds; the buffers of all whole lines, in order."""
         if self.source.last_words:
             self._remember(chunk)
-        if self.source.style == "keyboard":
+        if self.source.style in ("through", "keyboard"):
             return [chunk]
         if self._is_live and (self._region is not None or self._begins_region(chunk)):
             assert self._region is not None

@@ -77,8 +77,7 @@ class Writer:
         self._poll.register(self._wake_fd, select.POLLIN)
         while not self._is_done(monotonic()):
             self._turn()
-        if self._relay is not None:
-            self._relay.restore()
+        self._release_keyboard()
         self._link.send(control.AllPrinted())
         until = monotonic() + _SAY_S
         while self._link.wants_write and monotonic() < until:
@@ -155,8 +154,7 @@ class Writer:
         if not there:
             self._poll.unregister(self._link.fileno())
             self._ending.alone(monotonic())
-            if self._relay is not None:
-                self._relay.restore()
+            self._release_keyboard()
 
     def _obey(self, message: control.ControlMessage) -> None:
         match message:
@@ -175,6 +173,8 @@ class Writer:
                 self._resize(columns, rows)
             case control.Finish(report_follows):
                 self._finish(report_follows=report_follows)
+            case control.ReleaseKeyboard():
+                self._release_keyboard()
             case control.Hurry():
                 self._ending.hurry(monotonic())
             case _:
@@ -210,9 +210,7 @@ class Writer:
                 continue
             self._drain(fd)
             self._put(reader, reader.give_up_line())
-            if self._relay is not None and self._relay.master == fd:
-                self._relay.restore()
-                self._relay = None
+            self._release_keyboard(fd)
 
     def _end_round(self, failed: Iterable[int]) -> None:
         self._close_all()
@@ -228,6 +226,12 @@ class Writer:
             if fd in self._readers:  # it had no end
                 self._close(fd)
         self._flush(monotonic(), last=True)
+
+    def _release_keyboard(self, master: int | None = None) -> None:
+        """The terminal is as it was. `master`: if this has the keyboard; None: whatever has."""
+        if self._relay is not None and master in (None, self._relay.master):
+            self._relay.restore()
+            self._relay = None
 
     def _resize(self, columns: int, rows: int) -> None:
         import termios
@@ -302,9 +306,7 @@ class Writer:
         self._put(reader, reader.give_up_line())
         if reader.source.last_words:
             self._tails[reader.source.local_rank] = reader.last_words
-        if self._relay is not None and self._relay.master == fd:
-            self._relay.restore()
-            self._relay = None
+        self._release_keyboard(fd)
         self._paused.discard(fd)
         self._unwatch(fd)
         os.close(fd)

@@ -27,6 +27,7 @@ __all__ = [
     "not_restarted_line",
     "restart_line",
     "signal_name",
+    "stopping_line",
     "timeout_line",
     "waiting_line",
     "who",
@@ -80,11 +81,22 @@ def who(failure: Failure) -> str:
     return f"rank {failure.rank} (local rank {failure.local_rank}{pid})"
 
 
-def waiting_line(local_ranks: tuple[int, ...], helpers: int, left_s: float) -> str:
-    """Whom a stop waits for, for how long, and what can be done about it."""
+def stopping_line(cause: Failure) -> str:
+    """Why a stop that takes its time was begun."""
+    return f"{who(cause)} {describe(cause.status)}; the others are being stopped"
+
+
+def waiting_line(
+    local_ranks: tuple[int, ...], helpers: int, left_s: float, *, interrupted: bool
+) -> str:
+    """Whom a stop waits for, for how long, and what can be done about it.
+
+    `interrupted`: Ctrl-C has been pressed once.
+    """
+    again = "a second Ctrl-C kills" if interrupted else "Ctrl-C twice kills"
     return (
         f"waiting up to {left_s:.0f} s more for {_processes(local_ranks, helpers)} to stop"
-        " (a second Ctrl-C kills now)"
+        f" ({again} now)"
     )
 
 

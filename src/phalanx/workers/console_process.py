@@ -18,6 +18,7 @@ from phalanx.workers.messages import (
     HurryOutput,
     OutputFinished,
     OutputWarning,
+    ReleaseKeyboard,
     Resize,
     SayLine,
 )
@@ -66,30 +67,33 @@ class ConsoleProcess:
         if not order.streams:
             return [Stdio()] * len(order.workers)
         try:
+            stdin = None
+            if any(stdout == "tty" for stdout, _stderr in order.streams):
+                stdin = self._null(os.O_RDONLY)  # the keyboard is not for the others
             return [
-                self._open(worker[0], *words, order.window)
+                self._open(worker[0], *words, stdin, order.window)
                 for worker, words in zip(order.workers, order.streams, strict=True)
             ]
         except OSError:
             self._close()
             raise
 
-    def _open(self, local_rank: int, stdout: str, stderr: str, window: tuple[int, int]) -> Stdio:
+    def _open(
+        self, local_rank: int, stdout: str, stderr: str, stdin: int | None, window: tuple[int, int]
+    ) -> Stdio:
         if stdout == "tty":
             terminal = self._terminal(local_rank, "stdout", window, own=True)
             return Stdio(terminal, terminal, terminal, terminal=True)
         out = self._stream(local_rank, "stdout", stdout, window)
         err = out if stderr == "stdout" else self._stream(local_rank, "stderr", stderr, window)
-        return Stdio(None, out, err)
+        return Stdio(stdin, out, err)
 
     def _stream(self, local_rank: int, name: str, word: str, window: tuple[int, int]) -> int | None:
         match word:
             case "inherit":
                 return None
             case "null":
-                null = os.open(os.devnull, os.O_WRONLY)
-                self._theirs.append(null)
-                return null
+                return self._null(os.O_WRONLY)
             case "pty":
                 return self._terminal(local_rank, name, window)
             case _:
@@ -97,6 +101,11 @@ class ConsoleProcess:
                 self._ours.append((local_rank, name, read_end))
                 self._theirs.append(write_end)
                 return write_end
+
+    def _null(self, flags: int) -> int:
+        null = os.open(os.devnull, flags)
+        self._theirs.append(null)
+        return null
 
     def _terminal(
         self, local_rank: int, name: str, window: tuple[int, int], *, own: bool = False
@@ -159,7 +168,9 @@ class ConsoleProcess:
 
     # What the agent wants
 
-    def order(self, message: SayLine | Resize | FinishOutput | HurryOutput) -> None:
+    def order(
+        self, message: SayLine | Resize | FinishOutput | HurryOutput | ReleaseKeyboard
+    ) -> None:
         if self._link is None:
             self._agent.send(OutputFinished())  # from now on the agent prints its lines itself
             if isinstance(message, SayLine):
@@ -175,6 +186,8 @@ class ConsoleProcess:
             case FinishOutput(report_follows):
                 self._finishing = True
                 self._link.send(control.Finish(report_follows))
+            case ReleaseKeyboard():
+                self._link.send(control.ReleaseKeyboard())
             case HurryOutput():
                 self._link.send(control.Hurry())
 

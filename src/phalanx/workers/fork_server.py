@@ -33,6 +33,7 @@ from phalanx.workers.messages import (
     Ping,
     Pong,
     Ready,
+    ReleaseKeyboard,
     Resize,
     SayLine,
     ServiceLost,
@@ -97,6 +98,12 @@ if TYPE_CHECKING:
     from phalanx.workers.store_process import StoreService
 
 __all__ = ["ForkServer"]
+
+
+#: From here on the usual limits of open files may not do for the pipes of all.
+MANY_WORKERS = 32
+FILES_PER_WORKER = 5
+SPARE_FILES = 64
 
 
 class ForkServer:
@@ -196,7 +203,7 @@ class ForkServer:
                 self._handle(ContinueOrdered())
             case Ping(number):
                 self._link.send(Pong(number))
-            case SayLine() | Resize() | FinishOutput() | HurryOutput():
+            case SayLine() | Resize() | FinishOutput() | HurryOutput() | ReleaseKeyboard():
                 self._console.order(message)
             case _:
                 pass
@@ -245,6 +252,8 @@ class ForkServer:
             GroupStarted(order.round, local_ranks, order.whole_group, order.leftover_timeout_s)
         )
         self._group.begin(order.round)
+        if len(order.workers) > MANY_WORKERS:
+            self._start_state.allow_files(FILES_PER_WORKER * len(order.workers) + SPARE_FILES)
         try:
             stdios = self._console.open_streams(order)
         except OSError as error:

@@ -31,6 +31,7 @@ __all__ = [
     "Ping",
     "Pong",
     "Ready",
+    "ReleaseKeyboard",
     "Resize",
     "SayLine",
     "ServiceLost",
@@ -126,6 +127,10 @@ class FinishOutput(Record):
     """
 
     report_follows: bool
+
+
+class ReleaseKeyboard(Record):
+    """The job is being stopped: the terminal is the user's again, and Ctrl-C is for phalanx."""
 
 
 class HurryOutput(Record):
@@ -247,6 +252,7 @@ Message = (
     | Resize
     | FinishOutput
     | HurryOutput
+    | ReleaseKeyboard
     | Ping
     | Ready
     | StoreRefused
@@ -274,6 +280,7 @@ _KINDS: tuple[type[Message], ...] = (
     Resize,
     FinishOutput,
     HurryOutput,
+    ReleaseKeyboard,
     Ping,
     Ready,
     StoreRefused,

@@ -121,7 +121,8 @@ def set_title(title: str) -> None:
 class StartState:
     """Signal mask and dispositions that phalanx was started with; workers get the same.
 
-    Read before any handler is set. Umask and limits are never changed, so they need no care.
+    Read before any handler is set. Umask and limits are never changed, so they need no care; but
+    for that of open files, which is raised for a job of many workers (`allow_files`).
     """
 
     def __init__(self, mask: frozenset[int], ignored: frozenset[int] | None = None) -> None:
@@ -135,6 +136,8 @@ class StartState:
             )
         self.ignored = ignored
         self._changed: list[tuple[int, signal.Handlers]] = []
+        #: Soft and hard limit of open files, if they were changed.
+        self._open_files: tuple[int, int] | None = None
 
     def note_changes(self) -> None:
         """Find out what `restore` has to undo: once, since there are 62 signals to look at."""
@@ -146,8 +149,25 @@ class StartState:
             and signum not in (signal.SIGKILL, signal.SIGSTOP)
         ]
 
+    def allow_files(self, count: int) -> None:
+        """Raise our own limit of open files if it is lower, and as far as may be."""
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft >= count or self._open_files is not None:
+            return
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, hard), hard))
+        except (OSError, ValueError):
+            return  # then some cannot be started, which is told
+        self._open_files = soft, hard
+
     def restore(self) -> None:
         """In a child, before exec: as at the start."""
+        if self._open_files is not None:
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._open_files)
         for signum, wanted in self._changed:
             signal.signal(signum, wanted)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
