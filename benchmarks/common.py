@@ -198,10 +198,10 @@ class Job:
         return found
 
     def own(self) -> dict[str, int]:
-        """The launcher's own processes by what they are: agent, fork server, store."""
+        """The launcher's own processes by what they are: agent, fork server, store, writer."""
         found = {"agent": self.process.pid}
         for pid, command in self.processes().items():
-            if command in ("phalanx fork server", "phalanx store"):
+            if command in ("phalanx fork server", "phalanx store", "phalanx writer"):
                 found[command.removeprefix("phalanx ")] = pid
         return found
 
