@@ -15,6 +15,8 @@ from phalanx.report.causes import BY_WORD, hint_for_text
 from phalanx.report.error_file import parse
 from phalanx.report.evidence import MemoryCounters, WorkerEnd
 from phalanx.report.foreign import clean, cut_middle, lines_of, text_of
+from phalanx.report.quoted import real_headline
+from phalanx.report.shorten import shorten
 from phalanx.report.words import LIMITS, START_HINTS, describe, signal_name
 
 TYPE_CHECKING = False
@@ -82,6 +84,8 @@ class Diagnosis(Record):
     details: tuple[str, ...] = ()
     #: `details` are Python's or C's own account of it, no mere last words.
     has_traceback: bool = False
+    #: Which of the details is the exception's own line; None: there is none.
+    said_at: int | None = None
     #: Of what is said, the headline is an exception's own line.
     is_exception: bool = False
     hint: str = ""
@@ -153,7 +157,16 @@ def _recorded(end: WorkerEnd, told: _Told) -> Diagnosis | None:
     lines = recorded.stack or recorded.message
     if not recorded.stack and told.printed and told.printed.headline == recorded.headline:
         lines = told.printed.lines
-    return _exception(end, recorded.headline, lines)
+    return _exception(end, recorded.headline, lines, _said_at(recorded.headline, lines))
+
+
+def _said_at(headline: str, lines: Sequence[str]) -> int:
+    """Which line is the exception's own; there its type may have a module before it."""
+    for at in range(len(lines) - 1, -1, -1):
+        if lines[at].endswith(headline) and lines[at][:1] not in (" ", ""):
+            return at
+    found = python_error.find(lines)
+    return len(lines) - 1 if found is None else lines.index(found.lines[found.said_at])
 
 
 def _printed(end: WorkerEnd, told: _Told) -> Diagnosis | None:
@@ -164,21 +177,26 @@ def _printed(end: WorkerEnd, told: _Told) -> Diagnosis | None:
     long_ago = error.behind > _BEHIND
     if end.failure.status.code != 1 and long_ago:
         return None
-    return _exception(end, error.headline, error.lines)
+    return _exception(end, error.headline, error.lines, error.said_at)
 
 
-def _exception(end: WorkerEnd, headline: str, lines: Sequence[str]) -> Diagnosis:
+def _exception(end: WorkerEnd, said: str, lines: Sequence[str], said_at: int) -> Diagnosis:
+    """`said`: the exception's own line, which is `lines[said_at]`."""
+    headline = real_headline(said, lines[said_at + 1 :])
+    details, said_in_details = shorten(tuple(lines), said_at, _TRACEBACK)
     kind = headline.partition(":")[0].rpartition(".")[2]
     word = _exception_cause(kind, headline, lines)
     return _of(
         end,
         word,
         headline,
-        details=cut_middle(tuple(lines), _TRACEBACK, _TRACEBACK // 2),
+        details=details,
+        said_at=said_in_details,
         has_traceback=True,
         is_exception=True,
         hint=BY_WORD[word].hint or hint_for_text(headline),
-        blames_peer=kind in _PEER_TYPES or _PEER.search(headline) is not None,
+        blames_peer=headline == said
+        and (kind in _PEER_TYPES or _PEER.search(headline) is not None),
     )
 
 

@@ -9,13 +9,17 @@ A traceback, as lines: a header; lines that begin with two blanks (frames, sourc
 exception, whose message may go on for lines. An exception group has a margin of `|` and `+`
 instead. A SyntaxError in the script itself has no header, and neither has a traceback whose
 beginning was cut off: then the first line that names a file is the beginning.
+
+A message may quote anything, even the traceback of another process. What nobody caught begins at
+the top of a program; so a traceback that does not, right behind one that does, is a part of that
+one's message.
 """
 
 from __future__ import annotations
 
 import re
 
-from phalanx.record import Record
+from phalanx.record import Record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,15 +50,15 @@ _BACKGROUND = re.compile(
 _THREAD = re.compile(r"^(?:Exception in thread |Process \S+:$)")
 #: Lines that go on after an exception's message, and are none of it.
 _NOISE = re.compile(
-    r"^(?:\[?[WEIF]\d{4} |\[\w\d{3,4} |\S+:\d+: \w*Warning: |Exception ignored |--- Logging error"
+    r"^(?:Process \S+:$|Task exception was never retrieved|future: <|handle: <"
+    r"|Exception in callback "
+    r"|\[?[WEIF]\d{4} |\[\w\d{3,4} |\S+:\d+: \w*Warning: |Exception ignored |--- Logging error"
     r"|Exception in thread |Traceback |  \+ Exception Group Traceback|terminate called )"
 )
 #: Frames that belong to whoever loads the script.
 _LOADERS = ("<frozen ", "runpy.py", "run_path.py")
-#: A message longer than this, or with an empty line in it, is cut there.
-_MESSAGE_LINES = 12
-#: A message may have empty lines in it before what it has led to.
-_LOOK_AHEAD = 40
+#: So many lines after the exception's own a message may begin to quote another traceback.
+_QUOTES_WITHIN = 6
 _LOST = ("Traceback (most recent call last):", "  ... (its beginning is lost)")
 
 
@@ -65,6 +69,8 @@ class PythonError(Record):
     headline: str
     #: From the first header to the end of the message.
     lines: tuple[str, ...] = ()
+    #: Which of the lines is the exception's own; its message may go on behind it.
+    said_at: int = 0
     #: How many lines that are not empty follow the exception's own.
     behind: int = 0
     #: It ended a thread or a child process; the worker itself has another end.
@@ -84,7 +90,7 @@ def without_rank(lines: Sequence[str]) -> list[str]:
 def find(lines: Sequence[str]) -> PythonError | None:
     """The exception that most likely ended the process that wrote these clean lines."""
     best: PythonError | None = None
-    at = 0
+    best_at = at = 0
     while at < len(lines):
         if not _begins(lines[at]):
             at += 1
@@ -98,11 +104,14 @@ def find(lines: Sequence[str]) -> PythonError | None:
         background = _BACKGROUND.match(before) is not None
         in_thread = _THREAD.match(before) is not None
         if not background or (in_thread and (best is None or best.in_thread)):
-            behind = sum(1 for line in lines[said_at + 1 :] if line)
             lost = _LOST if ", in " in lines[at] else ()
-            best = PythonError(headline, (*lost, *lines[at:end]), behind, in_thread)
+            own = said_at - at + len(lost)
+            best = PythonError(headline, (*lost, *lines[at:end]), own, 0, in_thread)
+            best_at = said_at
         at = end
-    return best
+    if best is None:
+        return None
+    return replace(best, behind=sum(1 for line in lines[best_at + 1 :] if line))
 
 
 def is_at_import(lines: Sequence[str], frames: int = 1) -> bool:
@@ -152,10 +161,10 @@ def _one(lines: Sequence[str], start: int) -> tuple[str, int, int] | None:
     exception = _EXCEPTION.match(lines[at])
     if exception is None:
         return None
-    end = _end_of_message(lines, at + 1)
+    end = _end_of_message(lines, at, _is_from_top(lines, start) is True)
     headline = lines[at]
-    if not exception["message"] and headline.endswith(":") and end > at + 1:
-        headline = f"{headline} {lines[at + 1].strip()}"
+    if not exception["message"] and headline.endswith(":"):
+        headline = f"{headline} {next(filter(None, lines[at + 1 : end]), '').strip()}".rstrip()
     return headline.removesuffix(":"), at, end
 
 
@@ -177,22 +186,57 @@ def _group(lines: Sequence[str], start: int) -> tuple[str, int, int] | None:
     return None
 
 
-def _end_of_message(lines: Sequence[str], start: int) -> int:
-    """Where a message that may go on from `start` is over."""
-    end = start
-    for at in range(start, min(len(lines), start + _MESSAGE_LINES)):
-        if not lines[at] or _NOISE.match(lines[at]):
+def _end_of_message(lines: Sequence[str], said_at: int, from_top: bool) -> int:
+    """Where the message of the exception in line `said_at` is over.
+
+    `from_top`: its traceback begins at the top of a program.
+    """
+    at = said_at + 1
+    quotes = False
+    while at < len(lines):
+        if _HEADER.match(lines[at]):
+            if not (from_top and _is_quoted(lines, said_at, at, quotes)):
+                break
+            quotes = True
+        elif _NOISE.match(lines[at]) or (lines[at] in _CHAINED and not (quotes and from_top)):
             break
-        end = at + 1
-    return end
+        at += 1
+    while at > said_at + 1 and not lines[at - 1]:
+        at -= 1
+    return at
+
+
+def _is_quoted(lines: Sequence[str], said_at: int, at: int, quotes: bool) -> bool:
+    """The traceback at `at` is part of the message of that from the top of a program.
+
+    `quotes`: the message has a traceback in it already.
+    """
+    if quotes:
+        return _is_from_top(lines, at) is False
+    if at - said_at > _QUOTES_WITHIN:
+        return False
+    between = lines[said_at + 1 : at]
+    last = next((line for line in reversed(between) if line), lines[said_at])
+    return last.endswith(":") or (all(between) and _is_from_top(lines, at) is False)
+
+
+def _is_from_top(lines: Sequence[str], start: int) -> bool | None:
+    """The traceback that begins here has all frames of a program, from its first on.
+
+    None: that cannot be told, because its beginning or its first frame is lost.
+    """
+    first = _FRAME.match(lines[start + 1]) if start + 1 < len(lines) else None
+    if first is None or not _HEADER.match(lines[start]):
+        return None
+    return first["function"] == "<module>" or first["file"].startswith(_LOADERS[0])
 
 
 def _chained(lines: Sequence[str], end: int) -> int | None:
     """The beginning of the traceback that one ending here has led to, if any has."""
-    for at in range(end, min(len(lines), end + _LOOK_AHEAD)):
-        if lines[at] in _CHAINED:
-            next_at = at + 2 if at + 1 < len(lines) and not lines[at + 1] else at + 1
-            return next_at if next_at < len(lines) and _begins(lines[next_at]) else None
-        if _begins(lines[at]):
-            return None
-    return None
+    at = end
+    while at < len(lines) and not lines[at]:
+        at += 1
+    if at >= len(lines) or lines[at] not in _CHAINED:
+        return None
+    next_at = at + 2 if at + 1 < len(lines) and not lines[at + 1] else at + 1
+    return next_at if next_at < len(lines) and _begins(lines[next_at]) else None

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from phalanx.outcome import unfit_reason
 from phalanx.report.fit import cut, width_of
-from phalanx.report.foreign import clean, cut_middle
+from phalanx.report.foreign import clean
+from phalanx.report.shorten import LEAST, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,9 +53,10 @@ def report_lines(
         logs = (seen.log_dir or "") if seen.logs_kept else ""
     head = [f"phalanx: error: {title(verdict)}"]
     details: tuple[str, ...] = ()
+    said_at: int | None = None
     if verdict.first is not None:
         head += _first_lines(verdict, verdict.first)
-        details = cut_middle(verdict.first.details, _DETAILS)
+        details, said_at = shorten(verdict.first.details, verdict.first.said_at, _DETAILS)
     foot = _foot(verdict)
     places = (("logs", logs), ("report", report_path))
     foot += [f"{name}: {clean(path)}" for name, path in places if path]
@@ -62,7 +64,7 @@ def report_lines(
         width = max(width, _NARROWEST)
     if height is not None:
         below = sum(_rows(line, width) - 1 for line in foot)
-        head, details, foot = _fitted(head, details, foot, max(height - 2 - below, _LEAST))
+        head, details, foot = _fitted(head, details, said_at, foot, max(height - 2 - below, _LEAST))
     lines = (*head, *(f"  {line}".rstrip() for line in details), *foot)
     if width is None:
         return lines
@@ -190,14 +192,18 @@ def folded(ranks: list[int] | tuple[int, ...]) -> str:
 
 
 def _fitted(
-    head: list[str], details: tuple[str, ...], foot: list[str], height: int
+    head: list[str],
+    details: tuple[str, ...],
+    said_at: int | None,
+    foot: list[str],
+    height: int,
 ) -> tuple[list[str], tuple[str, ...], list[str]]:
     """Cut to `height` lines: the middle of the details first, then the foot from its end."""
     room = height - len(head) - len(foot)
     if len(details) <= room:
         return head, details, foot
     # The exception itself, and where it came from, matter more than the last of the foot.
-    details = cut_middle(details, max(room, 3))
+    details, _ = shorten(details, said_at, max(room, LEAST))
     over = len(head) + len(details) + len(foot) - height
     if over > 0 and len(foot) > 1:
         kept = foot[: max(0, len(foot) - 1 - over - 1)]
