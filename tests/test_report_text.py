@@ -96,13 +96,38 @@ def test_it_fits_the_screen_with_rank_and_exception_on_top(name: str, height: in
     lines = report_lines(verdict, 80, height)
 
     assert sum(-(-width_of(line) // 80) for line in lines) <= height - 2
-    assert all(width_of(line) <= 80 for line in lines if not line.startswith(TO_COPY))
+    assert all(width_of(line) <= 80 for line in lines[1:] if not line.startswith(TO_COPY))
     if verdict.first is not None and "could_not_start" not in name:
         assert f"  rank      : {verdict.first.end.failure.rank} (local" in "\n".join(lines[:5])
         if not seen.error and not seen.stuck:
             assert verdict.first.headline[:40] in lines[0]
         if verdict.first.is_exception:
             assert f"  {verdict.first.headline}"[:77] in "\n".join(lines[4:])
+
+
+SAID = "ValueError: " + " ".join(f"word{n}" for n in range(40))
+
+
+@pytest.mark.parametrize("height", [None, 24, 40])
+def test_what_the_exception_says_is_wrapped_and_not_cut(height: int | None) -> None:
+    """320 characters are four rows of this screen, twice: that leaves the report room enough."""
+    stderr = LONG.replace("ValueError: bad batch", SAID)
+    lines = report_lines(decide(scene(end(0, code=1, stderr=stderr))), 80, height)
+
+    assert lines[0] == f"phalanx: error: rank 0 failed: {SAID}"
+    assert f"  {SAID}" in lines
+    if height is not None:
+        assert sum(-(-width_of(line) // 80) for line in lines) <= height - 2
+
+
+def test_a_message_larger_than_the_screen_is_cut_to_it() -> None:
+    stderr = LONG.replace("bad batch", "x" * 1900)
+    lines = report_lines(decide(scene(end(0, code=1, stderr=stderr))), 80, 24)
+
+    assert sum(-(-width_of(line) // 80) for line in lines) <= 22
+    assert lines[0].startswith("phalanx: error: rank 0 failed: ValueError: xxx")
+    assert lines[0].endswith("x...")
+    assert any(line.startswith("  ValueError: xxx") for line in lines)
 
 
 def test_lines_for_scripts_are_torchruns() -> None:
@@ -230,12 +255,13 @@ def test_nothing_that_workers_leave_acts_on_a_screen_or_stops_the_report(
     assert lines[0].startswith("phalanx: error: ")
     assert all(line.isprintable() for line in lines)
     mistake = verdict.first is not None and verdict.first.end.failure.status.errno is not None
-    cut = [line for line in lines[mistake:] if not line.startswith(TO_COPY)]
-    assert all(width_of(line) <= max(width or 10_000, 40) for line in cut)
+    if not mistake and (verdict.first is None or verdict.first.said_at is None):
+        cut = [line for line in lines[1:] if not line.startswith(TO_COPY)]
+        assert all(width_of(line) <= max(width or 10_000, 40) for line in cut)
     assert as_json(verdict, 1)["version"] == 1
     assert agent_error_file(verdict)
-    told = [verdict.first] if verdict.first else []
-    members = len(told) + sum(len(g.ranks) for g in (*verdict.others, *verdict.victims))
+    first = [verdict.first] if verdict.first else []
+    members = len(first) + sum(len(g.ranks) for g in (*verdict.others, *verdict.victims))
     assert members == len(seen.ends), "each end is told once"
     assert bool(verdict.first) == any(each.stopped_by is None for each in seen.ends)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["cut", "width_of"]
+__all__ = ["cut", "rows_of", "width_of"]
 
 #: A path that is worth cutting: in its middle, so that the file's name stays.
 _PATH = re.compile(r"[^\s\"':;,()]*/[^\s\"';,()]*")
@@ -46,3 +46,8 @@ def width_of(text: str) -> int:
     return sum(
         0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text
     )
+
+
+def rows_of(text: str, width: int | None) -> int:
+    """Rows that a screen of this width shows it in, if it is not cut; None: one."""
+    return max(1, -(-width_of(text) // width)) if width else 1

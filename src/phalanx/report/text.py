@@ -2,13 +2,14 @@
 
 The first lines hold what matters most, in words that scripts know from torchrun ("Root Cause (first
 observed failure)", rank, exitcode). What does not fit a screen makes way from the middle of the
-traceback outwards.
+traceback outwards. What the exception says is left whole, for the screen to wrap: only on a screen
+that it would fill is it cut.
 """
 
 from __future__ import annotations
 
 from phalanx.outcome import unfit_reason
-from phalanx.report.fit import cut, width_of
+from phalanx.report.fit import cut, rows_of
 from phalanx.report.foreign import clean
 from phalanx.report.shorten import LEAST, shorten
 
@@ -63,17 +64,19 @@ def report_lines(
     if width is not None:
         width = max(width, _NARROWEST)
     if height is not None:
-        below = sum(_rows(line, width) - 1 for line in foot)
-        head, details, foot = _fitted(head, details, said_at, foot, max(height - 2 - below, _LEAST))
+        room = max(height - 2, _LEAST)
+        head, details, said_at, foot = _fitted(head, details, said_at, foot, width, room)
+    said_from = len(head) + (len(details) if said_at is None else said_at)
+    said_to = len(head) + len(details)
     lines = (*head, *(f"  {line}".rstrip() for line in details), *foot)
     if width is None:
         return lines
-    return tuple(line if line.startswith(_WHOLE) else cut(line, width) for line in lines)
-
-
-def _rows(line: str, width: int | None) -> int:
-    """Rows of the screen that a line takes."""
-    return -(-width_of(line) // width) if width and line.startswith(_WHOLE) else 1
+    return tuple(
+        line
+        if at == 0 or said_from <= at < said_to or line.startswith(_WHOLE)
+        else cut(line, width)
+        for at, line in enumerate(lines)
+    )
 
 
 def _is_worker(verdict: Verdict) -> bool:
@@ -196,16 +199,38 @@ def _fitted(
     details: tuple[str, ...],
     said_at: int | None,
     foot: list[str],
-    height: int,
-) -> tuple[list[str], tuple[str, ...], list[str]]:
-    """Cut to `height` lines: the middle of the details first, then the foot from its end."""
-    room = height - len(head) - len(foot)
-    if len(details) <= room:
-        return head, details, foot
+    width: int | None,
+    room: int,
+) -> tuple[list[str], tuple[str, ...], int | None, list[str]]:
+    """Cut to `room` rows: the middle of the details first, then the foot from its end."""
+
+    def rows(line: str) -> int:
+        return rows_of(f"  {line}", width)
+
+    below = [rows_of(line, width) if line.startswith(_WHOLE) else 1 for line in foot]
+    if width is not None:
+        least = len(head) - 1 + sum(below) + (2 if details else 0)
+        head, details = _bounded(head, details, said_at, width, room - least)
+    above = rows_of(head[0], width) + len(head) - 1
+    details, said_at = shorten(details, said_at, max(room - above - sum(below), LEAST), rows)
+    said = details[said_at:] if said_at is not None else ()
+    over = above + len(details) - len(said) + sum(map(rows, said)) + sum(below) - room
+    if over <= 0 or len(foot) < 2:
+        return head, details, said_at, foot
     # The exception itself, and where it came from, matter more than the last of the foot.
-    details, _ = shorten(details, said_at, max(room, LEAST))
-    over = len(head) + len(details) + len(foot) - height
-    if over > 0 and len(foot) > 1:
-        kept = foot[: max(0, len(foot) - 1 - over - 1)]
-        foot = [*kept, f"... {len(foot) - 1 - len(kept)} lines, see the report ...", foot[-1]]
-    return head, details, foot
+    kept = len(foot) - 1
+    while kept > 0 and sum(below[kept:-1]) <= over:  # one more, for the line that tells of it
+        kept -= 1
+    foot = [*foot[:kept], f"... {len(foot) - 1 - kept} lines, see the report ...", foot[-1]]
+    return head, details, said_at, foot
+
+
+def _bounded(
+    head: list[str], details: tuple[str, ...], said_at: int | None, width: int, room: int
+) -> tuple[list[str], tuple[str, ...]]:
+    """Title and message with no line that alone would fill the `room` rows that they have."""
+    if said_at is None:
+        return [cut(head[0], max(1, room) * width), *head[1:]], details
+    columns = max(1, room // (2 if said_at + 1 == len(details) else 3)) * width
+    said = (cut(line, columns - 2) for line in details[said_at:])
+    return [cut(head[0], columns), *head[1:]], (*details[:said_at], *said)
