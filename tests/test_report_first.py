@@ -80,8 +80,19 @@ def test_a_peer_that_noticed_earlier_is_a_victim() -> None:
     assert verdict.others == ()
 
 
-def test_a_peer_is_no_victim_of_what_came_long_after() -> None:
-    seen = scene(end(0, code=1, stderr=GLOO, at=2.0), end(1, code=1, stderr=TRACEBACK, at=3.5))
+def test_a_failure_that_came_long_after_its_peers_is_the_first_if_nobody_asked_for_it() -> None:
+    """--failure-grace shows it: it left its group, which the peers noticed, and then failed."""
+    seen = scene(end(0, code=1, stderr=GLOO, at=2.0), end(1, code=1, stderr=TRACEBACK, at=13.5))
+
+    assert first(seen) == (1, "ValueError: bad batch")
+    assert groups(decide(seen), "victims") == [("lost-peer", (0,))]
+
+
+def test_a_peer_is_no_victim_of_what_was_stopped_long_after() -> None:
+    seen = scene(
+        end(0, code=1, stderr=GLOO, at=2.0),
+        end(1, code=1, stderr=TRACEBACK, at=3.5, stopped=True),
+    )
     verdict = decide(seen)
 
     assert first(seen)[0] == 0

@@ -4,11 +4,13 @@ The *first failure* is the earliest end that nobody asked for. Three things can 
 look earlier than it was: ends within a few milliseconds are seen in any order; a worker that dies
 slowly (a core dump, Python's clean-up) is outrun by peers that notice its closed connections; and
 those peers fail by themselves, with an exception of their own. So, of ends close together, one that
-explains itself goes before an abort; and within a second an end that only tells of a lost peer is a
-*victim* of one that tells of something else.
+explains itself goes before an abort; and an end that only tells of a lost peer is a *victim* of one
+that tells of something else, however late that came before the stop signal: a worker may leave its
+group, and fail with what it had to clear up.
 
 What ends after the stop signal is a victim too, whatever it ended with; but what then dies of the
-very thing that the first failure died of, a bug that all ranks have, is counted with that.
+very thing that the first failure died of, a bug that all ranks have, is counted with that. And if
+nobody else is to blame for a lost peer, one that was dying when the stop signal came is.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ __all__ = ["Group", "Verdict", "decide", "explained"]
 
 #: Ends this close together have no order.
 _TOGETHER_S = 0.010
-#: Within this a peer notices a closed connection and has died of it.
+#: A worker that was sent the stop signal so soon after a peer's end may have died before that one.
 _PEERS_S = 1.0
 #: Ends of the stop signal, or of the SIGKILL after it; the rest may be an end of its own.
 _OWN_SIGNALS = frozenset({"crash", "abort", "oom", "shm-full"})
@@ -105,7 +107,7 @@ def _first(all_ends: list[Diagnosis]) -> Diagnosis | None:
     first = min(together, key=_order)  # the first of equals, in the order in which they were seen
     if not first.blames_peer:
         return first
-    near = [each for each in own if each.end.after_s <= at_s + _PEERS_S and not each.blames_peer]
+    near = [each for each in own if not each.blames_peer]
     if not near:
         # It died slowly, and has got our stop signal on its way down.
         late = [each for each in all_ends if each.end.stopped_by is not None]
