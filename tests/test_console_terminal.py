@@ -59,7 +59,8 @@ def test_no_color(tmp_path: Path) -> None:
         terminal.line(f"NO_COLOR=1 {phalanx('--nproc-per-node=2', program)}; echo ended")
         terminal.expect("ended\n")
 
-        assert sorted(terminal.screen.splitlines()) == ["[0] out", "[1] out", "ended"]
+        lines = LIVE.sub("", terminal.screen).splitlines()
+        assert sorted(lines) == ["[0] out", "[1] out", "ended"]
 
 
 def test_workers_have_a_terminal_beside_the_prefix(tmp_path: Path) -> None:

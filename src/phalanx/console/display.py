@@ -21,6 +21,8 @@ __all__ = ["Display"]
 
 #: A live line is drawn anew so often at most, in seconds.
 _LIVE_INTERVAL_S = 0.05
+#: It appears when the line has had no end for so long.
+_LIVE_AFTER_S = 0.03
 
 
 class Display:
@@ -40,6 +42,8 @@ class Display:
         #: For the screen, since the last flush.
         self._lines: list[bytes] = []
         self._drawn_at = float("-inf")
+        #: Since when there has been a line without an end that is not on the screen.
+        self._unfinished_since: float | None = None
         #: The last octet that was written was no newline; whose it was.
         self._open_line: Reader | None = None
 
@@ -61,6 +65,7 @@ class Display:
         """Lines of a stream, whole but perhaps for the last."""
         source = reader.source
         if source.style in ("through", "plain", "keyboard"):
+            self._put_gathered()  # what was said before comes before
             self._close_line(but=reader)
             self.place.put(self.stream, buffers)
             self._open_line = None if bytes(buffers[-1][-1:]) == b"\n" else reader
@@ -80,6 +85,12 @@ class Display:
         """A line of phalanx."""
         self._lines.append(f"phalanx: {text}\n".encode(errors="replace"))
 
+    def _put_gathered(self) -> None:
+        if self._lines and not self._screen.has_live_line:
+            self._close_line()
+            self.place.put(self.stream, [*self._lines])
+            self._lines = []
+
     def _close_line(self, but: Reader | None = None) -> None:
         """Somebody else's line must not go on in one that has no end."""
         if self._open_line is not None and self._open_line is not but:
@@ -98,6 +109,16 @@ class Display:
             self._lines += self._fold.flush() if last else self._fold.due(now)
         live = None if last or self._is_dumb else self._live(readers)
         self.deadline = self._fold.deadline if self._fold is not None else None
+        if live is None:
+            self._unfinished_since = None
+        elif not self._screen.has_live_line:
+            # Most lines come in two pieces, the text and its end: those are not worth a flicker.
+            if self._unfinished_since is None:
+                self._unfinished_since = now
+            due = self._unfinished_since + _LIVE_AFTER_S
+            if now < due:
+                live = None
+                self.deadline = min(due, self.deadline or due)
         due = self._drawn_at + _LIVE_INTERVAL_S
         late = now < due or self.place.waiting  # nobody sees more than the eye, or a slow line
         if live is not None and not self._lines and late and self._screen.has_live_line:
